@@ -1,0 +1,253 @@
+//! The settings of one run. Whatever changes the science is here and is recorded in `RunStarted`;
+//! what only changes the machine (paths, ports, devices) is not.
+
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::Backend;
+use crate::sample::Sampling;
+
+mod value;
+
+pub use value::{Positive, Probability, Share, UpTo};
+
+/// One run, as TOML with kebab-case keys. Unknown keys are refused by name and line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RunConfig {
+    /// Root of every random stream.
+    pub seed: UpTo<{ i64::MAX as u64 }>,
+    /// Rounds of a Proposer phase and a Coder phase.
+    pub rounds: Positive,
+    /// The model that writes modules.
+    pub proposer: ProposerConfig,
+    /// The model that writes kernels.
+    pub coder: CoderConfig,
+    /// How API sets are drawn.
+    pub sampler: SamplerConfig,
+    /// How modules are checked.
+    pub validator: ValidatorConfig,
+    /// How kernels are judged.
+    pub judge: JudgeConfig,
+    /// How rewards become advantages.
+    pub advantage: AdvantageConfig,
+    /// How gradient steps are taken.
+    pub trainer: TrainerConfig,
+}
+
+/// Drawing and optimising settings that both models have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PolicyConfig {
+    /// Folder in the Hugging Face layout, relative to the config file.
+    pub init: String,
+    /// The user message; `{apis}` (Proposer) or `{module}` (Coder) is replaced.
+    pub prompt: String,
+    /// Optimizer steps in each phase.
+    pub steps_per_phase: Positive,
+    /// Prompts in each step's batch.
+    pub batch_prompts: Positive,
+    /// Samples drawn for each prompt; their rewards are compared.
+    pub group_size: Positive,
+    /// Divides the logits. Above zero: greedy groups are identical and teach nothing.
+    pub temperature: Share<100>,
+    /// Nucleus of the draw.
+    pub top_p: Probability,
+    /// Most probable tokens to draw from; 0 is no limit.
+    pub top_k: u32,
+    /// Longest prompt, in tokens.
+    pub max_prompt_tokens: Positive,
+    /// Longest answer, in tokens.
+    pub max_output_tokens: Positive,
+    /// AdamW's learning rate.
+    pub learning_rate: Probability,
+    /// AdamW's decoupled weight decay.
+    pub weight_decay: Probability,
+    /// Largest global gradient norm.
+    pub grad_clip: Share<1_000_000>,
+    /// γ, the weight of KL(π‖π_ref).
+    pub kl_coefficient: Probability,
+    /// ε of the clipped ratio.
+    pub clip_ratio: Probability,
+}
+
+impl PolicyConfig {
+    /// How samples are drawn.
+    pub fn sampling(&self) -> Sampling {
+        Sampling { temperature: self.temperature.get(), top_p: self.top_p.get(), top_k: self.top_k }
+    }
+}
+
+/// The Proposer's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ProposerConfig {
+    /// Drawing and optimising.
+    pub policy: PolicyConfig,
+    /// Kernels drawn for each valid module, to see how often the Coder is right.
+    pub coder_samples: Positive,
+    /// The share of right kernels that earns the full reward.
+    pub target: Probability,
+    /// ρ: the reward of an invalid module, at most 0.
+    pub invalid_reward: f64,
+}
+
+/// The Coder's settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CoderConfig {
+    /// Drawing and optimising.
+    pub policy: PolicyConfig,
+    /// α: share of right kernels from which speed counts. 0 = no gate, above 1 = never.
+    pub alpha: Share<2>,
+    /// β: weight of speed.
+    pub beta: Share<100>,
+    /// Smallest spread (max − min, relative to max) of speed-ups that is more than noise; 0 = paper.
+    pub noise_floor: Probability,
+    /// Which modules are trained on.
+    pub pool: Pool,
+}
+
+/// Where the Coder's modules come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Pool {
+    /// Valid modules kept, newest first.
+    pub capacity: Positive,
+    /// Modules of older rounds in each hundred.
+    pub replay_percent: UpTo<100>,
+}
+
+/// How API sets are drawn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SamplerConfig {
+    /// Counts file (see `rules::api_table`), relative to the config file.
+    pub table: String,
+    /// Fewest APIs in a set.
+    pub apis_min: Positive,
+    /// Most APIs in a set.
+    pub apis_max: Positive,
+    /// Weight of an API is multiplied by `1 + weakness × (share of its kernels that failed in the
+    /// round before)`; 0 = no weighting.
+    pub weakness: Share<1000>,
+}
+
+/// Which rules judge modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rules {
+    /// Exactly what the paper says.
+    Paper,
+    /// Also what it lacks.
+    Strict,
+}
+
+/// How modules are checked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ValidatorConfig {
+    /// Which rules.
+    pub rules: Rules,
+    /// Random inputs tried.
+    pub trials: Positive,
+}
+
+/// How kernels are judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct JudgeConfig {
+    /// What the Coder is asked to write.
+    pub backend: Backend,
+    /// Which verdict is trained on.
+    pub profile: Rules,
+    /// Comparisons on fresh inputs.
+    pub trials: Positive,
+    /// Whether Coder phases are timed; needs a GPU. Without it the speed term is 0.
+    pub timing: bool,
+}
+
+/// How rewards become advantages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct AdvantageConfig {
+    /// The deviation that is divided by is at least this; 0 = paper.
+    pub std_floor: Share<10>,
+}
+
+/// Where the ratio's denominator comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OldLogprobs {
+    /// The trainer recomputes them before the update.
+    Recompute,
+    /// Those that the sampler emitted.
+    Sampler,
+}
+
+/// How gradient steps are taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TrainerConfig {
+    /// Where the ratio's denominator comes from.
+    pub old_logprobs: OldLogprobs,
+    /// Tokens in one forward and backward pass; memory, not science, but summation order.
+    pub micro_tokens: Positive,
+    /// How often the world may fail at one piece of work before the run pauses.
+    pub retries: Positive,
+}
+
+/// The config is not right.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadConfig(pub String);
+
+impl RunConfig {
+    /// Reads and checks a config. The error names key, line and what would be right.
+    pub fn parse(text: &str) -> Result<Self, BadConfig> {
+        let config: Self = toml::from_str(text).map_err(|e| BadConfig(e.to_string()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The canonical text, as it is recorded.
+    pub fn to_text(&self) -> Result<String, BadConfig> {
+        toml::to_string(self).map_err(|e| BadConfig(e.to_string()))
+    }
+
+    fn check(&self) -> Result<(), BadConfig> {
+        let refuse = |text: String| Err(BadConfig(text));
+        if !self.proposer.policy.prompt.contains("{apis}") {
+            return refuse("proposer.policy.prompt: must contain `{apis}`".to_owned());
+        }
+        if !self.coder.policy.prompt.contains("{module}") {
+            return refuse("coder.policy.prompt: must contain `{module}`".to_owned());
+        }
+        if self.sampler.apis_min.get() > self.sampler.apis_max.get() {
+            return refuse(format!(
+                "sampler.apis-min: {} is above sampler.apis-max ({})",
+                self.sampler.apis_min.get(),
+                self.sampler.apis_max.get()
+            ));
+        }
+        if !(-100.0..=0.0).contains(&self.proposer.invalid_reward) {
+            return refuse("proposer.invalid-reward: must be between -100 and 0".to_owned());
+        }
+        for (name, policy) in [("proposer", &self.proposer.policy), ("coder", &self.coder.policy)] {
+            if policy.temperature.get() <= 0.0 {
+                return refuse(format!(
+                    "{name}.policy.temperature: must be above 0: greedy samples of one prompt are equal"
+                ));
+            }
+            if policy.group_size.get() < 2 {
+                return refuse(format!(
+                    "{name}.policy.group-size: must be at least 2: rewards are compared in a group"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A complete config with the paper's settings, for tests of this workspace.
+#[doc(hidden)]
+pub const EXAMPLE: &str = include_str!("config/example.toml");

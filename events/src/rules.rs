@@ -1,0 +1,13 @@
+//! What must follow: pure decisions over events and state. Nothing here reads a clock, a random
+//! source, a file or anything of unstable order, so `audit` can decide again and compare.
+
+pub mod api_table;
+pub mod audit;
+pub mod control;
+pub mod extract;
+pub mod prompt;
+pub mod reward;
+pub mod score;
+pub mod validity;
+pub mod verdict;
+pub mod work;

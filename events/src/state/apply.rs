@@ -1,0 +1,383 @@
+//! One step of the fold for each event.
+
+use super::{
+    Checkpoint, KernelEntry, ModuleEntry, OpenStep, PoolEntry, Position, RunState, ScoredGroup,
+    SetEntry,
+};
+use crate::config::RunConfig;
+use crate::event::{Event, Scores, Update, Validity};
+use crate::ids::{GroupId, KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
+
+type Outcome = Result<(), Refusal>;
+
+/// Why an event cannot follow.
+pub(super) enum Refusal {
+    Known(&'static str),
+    Text(String),
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> String {
+        match refusal {
+            Refusal::Known(text) => text.to_owned(),
+            Refusal::Text(text) => text,
+        }
+    }
+}
+
+fn refuse(why: &'static str) -> Outcome {
+    Err(Refusal::Known(why))
+}
+
+fn require(holds: bool, why: &'static str) -> Outcome {
+    if holds { Ok(()) } else { refuse(why) }
+}
+
+pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
+    if seq.0 != state.last.0 + 1 {
+        return Err(Refusal::Text(format!("the last one was {}", state.last)));
+    }
+    let first = matches!(event, Event::RunStarted { .. });
+    require(first == (state.position == Position::Empty), "RunStarted is first, and only first")?;
+    match event {
+        Event::RunStarted { .. }
+        | Event::RunForked { .. }
+        | Event::RoundStarted { .. }
+        | Event::PhaseStarted { .. }
+        | Event::PhaseFinished { .. }
+        | Event::RoundFinished { .. }
+        | Event::RunFinished => course(state, seq, event)?,
+        Event::ApisSampled { .. }
+        | Event::ModuleProposed { .. }
+        | Event::ModuleValidated { .. }
+        | Event::KernelWritten { .. }
+        | Event::KernelCompiled { .. }
+        | Event::KernelMeasured { .. } => sample(state, seq, event)?,
+        Event::GroupScored { group, step, scores } => scored(state, seq, *group, *step, scores)?,
+        Event::StepStarted { step, before, groups } => {
+            started(state, seq, *step, *before, groups)?;
+        }
+        Event::StepTaken { step, before, after, update } => {
+            taken(state, seq, *step, (*before, *after), update.as_ref())?;
+        }
+        Event::CheckpointSaved { policy, files } => {
+            require(state.version(policy.role) == *policy, "these are not the weights in use")?;
+            require(!state.checkpoints.contains_key(policy), "this checkpoint was already saved")?;
+            let checkpoint = Checkpoint { policy: *policy, files: files.clone() };
+            state.checkpoints.insert(*policy, checkpoint);
+        }
+        Event::CheckpointDropped { policy, files } => {
+            let Some(checkpoint) = state.checkpoints.get_mut(policy) else {
+                return refuse("there is no such checkpoint");
+            };
+            checkpoint.files.retain(|(name, _)| !files.contains(name));
+        }
+        Event::WorkFailed { work, attempt, .. } => {
+            let count = state.failures.entry(work.clone()).or_default();
+            require(*attempt == *count + 1, "the attempt is not the next one")?;
+            *count = *attempt;
+            state.totals.world_failures += 1;
+        }
+        Event::RunPaused { reason } => {
+            require(state.paused.is_none(), "it is paused already")?;
+            state.paused = Some(reason.clone());
+        }
+        Event::RunResumed => {
+            require(state.paused.take().is_some(), "it is not paused")?;
+            state.failures.clear();
+        }
+    }
+    state.last = seq;
+    Ok(())
+}
+
+/// Beginning and end of runs, rounds and phases.
+fn course(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
+    match event {
+        Event::RunStarted { run, config, api_table, policies, .. } => {
+            let config = RunConfig::parse(config).map_err(|e| Refusal::Text(e.to_string()))?;
+            state.config = Some(config);
+            state.lineage = vec![*run];
+            state.api_table = Some(*api_table);
+            state.initial = policies.clone();
+            state.position = Position::Between { done: 0 };
+        }
+        Event::RunForked { run, parent, .. } => {
+            require(state.branch() == Some(*parent), "the parent is another run")?;
+            state.lineage.push(*run);
+            state.paused = None;
+        }
+        Event::RoundStarted { round } => {
+            let next = Position::Between { done: round - 1 };
+            require(state.position == next, "it is not this round's turn")?;
+            state.position = Position::InRound { round: *round, next: Some(Role::Proposer) };
+        }
+        Event::PhaseStarted { round, role } => {
+            let turn = Position::InRound { round: *round, next: Some(*role) };
+            require(state.position == turn, "it is not this phase's turn")?;
+            let step = StepRef { round: *round, role: *role, step: 0 };
+            state.position = Position::InPhase { step, since: seq };
+        }
+        Event::PhaseFinished { round, role } => {
+            let Position::InPhase { step, .. } = state.position else {
+                return refuse("no phase is open");
+            };
+            require((step.round, step.role) == (*round, *role), "another phase is open")?;
+            require(state.open == OpenStep::default(), "a step is open")?;
+            let next = (*role == Role::Proposer).then_some(Role::Coder);
+            state.position = Position::InRound { round: *round, next };
+        }
+        Event::RoundFinished { round } => {
+            let over = Position::InRound { round: *round, next: None };
+            require(state.position == over, "its phases are not over")?;
+            state.tallies_before = std::mem::take(&mut state.tallies);
+            state.position = Position::Between { done: *round };
+        }
+        Event::RunFinished => {
+            require(matches!(state.position, Position::Between { .. }), "a round is open")?;
+            state.position = Position::Finished;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn in_step(state: &RunState, step: StepRef) -> Outcome {
+    match state.position {
+        Position::InPhase { step: open, .. } if open == step => {
+            require(state.open.started.is_none(), "the step's batch is closed")
+        }
+        Position::InPhase { step: open, .. } => {
+            Err(Refusal::Text(format!("{step} is not open, {open} is")))
+        }
+        _ => refuse("no phase is open"),
+    }
+}
+
+fn open_role(state: &RunState) -> Option<StepRef> {
+    match state.position {
+        Position::InPhase { step, .. } => Some(step),
+        _ => None,
+    }
+}
+
+/// Sets, modules and kernels of the open step.
+fn sample(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
+    match event {
+        Event::ApisSampled { set, step, index, apis, .. } => {
+            in_step(state, *step)?;
+            require(step.role == Role::Proposer, "API sets belong to Proposer phases")?;
+            let entry = SetEntry { id: *set, seq, apis: apis.clone(), modules: Default::default() };
+            require(state.open.sets.insert(*index, entry).is_none(), "the set was drawn already")
+        }
+        Event::ModuleProposed { module, set, index, answer } => {
+            let Some((place, entry)) = state.open.sets.iter_mut().find(|(_, s)| s.id == *set)
+            else {
+                return refuse("its API set is not in the open step");
+            };
+            require(
+                entry.modules.insert(*index, *module).is_none(),
+                "this module was proposed already",
+            )?;
+            let record = ModuleEntry {
+                set: *place,
+                seq,
+                source: answer.source,
+                sample: answer.sample,
+                validity: None,
+            };
+            state.open.modules.insert(*module, record);
+            *state.totals.tokens.entry(Role::Proposer).or_default() += u64::from(answer.tokens);
+            Ok(())
+        }
+        Event::ModuleValidated { module, validity, .. } => {
+            let Some(entry) = state.open.modules.get_mut(module) else {
+                return refuse("the module is not in the open step");
+            };
+            require(entry.validity.is_none(), "the module was validated already")?;
+            entry.validity = Some((seq, validity.clone()));
+            state.totals.modules.add(*validity == Validity::Valid);
+            Ok(())
+        }
+        _ => kernel(state, seq, event),
+    }
+}
+
+fn kernel(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
+    match event {
+        Event::KernelWritten { kernel, module, step, index, answer } => {
+            in_step(state, *step)?;
+            let known = match step.role {
+                Role::Proposer => state
+                    .open
+                    .modules
+                    .get(module)
+                    .is_some_and(|m| matches!(m.validity, Some((_, Validity::Valid)))),
+                Role::Coder => state.pool.iter().any(|p| p.module == *module),
+            };
+            require(known, "its module is not a valid one of the step")?;
+            require(
+                state.open.kernels.insert((*module, *index), *kernel).is_none(),
+                "this kernel was written already",
+            )?;
+            let record = KernelEntry {
+                module: *module,
+                seq,
+                source: answer.source,
+                sample: answer.sample,
+                compiled: None,
+                measured: None,
+            };
+            state.open.kernel.insert(*kernel, record);
+            *state.totals.tokens.entry(Role::Coder).or_default() += u64::from(answer.tokens);
+            Ok(())
+        }
+        Event::KernelCompiled { kernel, outcome } => {
+            let entry = known_kernel(state, *kernel)?;
+            require(entry.compiled.is_none(), "the kernel was compiled already")?;
+            entry.compiled = Some((seq, outcome.clone()));
+            Ok(())
+        }
+        Event::KernelMeasured { kernel, measurement } => {
+            let entry = known_kernel(state, *kernel)?;
+            require(entry.compiled.is_some(), "the kernel was not compiled")?;
+            require(entry.measured.is_none(), "the kernel was measured already")?;
+            entry.measured = Some((seq, measurement.clone()));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn known_kernel(state: &mut RunState, kernel: KernelId) -> Result<&mut KernelEntry, Refusal> {
+    state.open.kernel.get_mut(&kernel).ok_or(Refusal::Known("the kernel is not in the open step"))
+}
+
+fn scored(
+    state: &mut RunState,
+    seq: Seq,
+    group: GroupId,
+    step: StepRef,
+    scores: &Scores,
+) -> Outcome {
+    in_step(state, step)?;
+    let mut members = Vec::new();
+    match scores {
+        Scores::Modules(scores) => {
+            for score in scores {
+                let Some(entry) = state.open.modules.get(&score.module) else {
+                    return refuse("a member is not in the open step");
+                };
+                members.push((score.advantage, entry.sample));
+                let apis = state.open.sets.get(&entry.set).map(|s| s.apis.clone());
+                for verdict in score.verdicts.iter().filter(|v| v.is_judged()) {
+                    tally(state, apis.as_deref().unwrap_or_default(), verdict.is_correct());
+                }
+                pool(state, step.round, score);
+            }
+        }
+        Scores::Kernels(scores) => {
+            for score in scores {
+                let Some(entry) = state.open.kernel.get(&score.kernel) else {
+                    return refuse("a member is not in the open step");
+                };
+                members.push((score.advantage, entry.sample));
+                let module = entry.module;
+                let apis = state.pool.iter().find(|p| p.module == module).map(|p| p.apis.clone());
+                if score.verdict.is_judged() {
+                    tally(state, apis.as_deref().unwrap_or_default(), score.verdict.is_correct());
+                }
+            }
+        }
+    }
+    state.totals.groups.entry(step.role).or_default().add(scores.has_signal());
+    let again = state.open.scored.insert(group, ScoredGroup { seq, members });
+    require(again.is_none(), "the group was scored already")
+}
+
+fn tally(state: &mut RunState, apis: &[String], right: bool) {
+    state.totals.kernels.add(right);
+    for api in apis {
+        state.tallies.entry(api.clone()).or_default().add(right);
+    }
+}
+
+/// A valid module becomes one that the Coder may train on.
+fn pool(state: &mut RunState, round: u32, score: &crate::event::ModuleScore) {
+    let Some(entry) = state.open.modules.get(&score.module) else { return };
+    let Some((validated, Validity::Valid)) = entry.validity else { return };
+    let Some(source) = entry.source else { return };
+    let judged = score.verdicts.iter().filter(|v| v.is_judged()).count();
+    let correct = score.verdicts.iter().filter(|v| v.is_correct()).count();
+    if judged == 0 {
+        return;
+    }
+    let apis = state.open.sets.get(&entry.set).map(|s| s.apis.clone()).unwrap_or_default();
+    state.pool.push(PoolEntry {
+        module: score.module,
+        source,
+        validated,
+        apis,
+        round,
+        correct: correct as u32,
+        of: judged as u32,
+    });
+    let capacity =
+        state.config.as_ref().map_or(usize::MAX, |c| c.coder.pool.capacity.get() as usize);
+    if state.pool.len() > capacity {
+        state.pool.remove(0);
+    }
+}
+
+fn started(
+    state: &mut RunState,
+    seq: Seq,
+    step: StepRef,
+    before: PolicyVersion,
+    groups: &[GroupId],
+) -> Outcome {
+    in_step(state, step)?;
+    require(state.version(step.role) == before, "these are not the weights in use")?;
+    let known = groups.iter().all(|group| state.open.scored.contains_key(group));
+    require(known, "a group has no scores")?;
+    state.open.started = Some((seq, groups.to_vec()));
+    Ok(())
+}
+
+fn taken(
+    state: &mut RunState,
+    seq: Seq,
+    step: StepRef,
+    (before, after): (PolicyVersion, PolicyVersion),
+    update: Option<&Update>,
+) -> Outcome {
+    require(open_role(state) == Some(step), "the step is not open")?;
+    let Some((_, groups)) = &state.open.started else {
+        return refuse("the step was not started");
+    };
+    require(update.is_some() != groups.is_empty(), "an update needs groups, and groups need one")?;
+    let steps = before.steps + u32::from(update.is_some());
+    require(state.version(step.role) == before, "these are not the weights in use")?;
+    require(
+        after == PolicyVersion { role: step.role, steps },
+        "the version after is not the next",
+    )?;
+    state.steps.insert(step.role, steps);
+    if let Some(update) = update {
+        state.weights.insert(step.role, update.weights);
+    }
+    state.totals.steps.entry(step.role).or_default().add(update.is_some());
+    state.open = OpenStep::default();
+    state.failures.clear();
+    state.position =
+        Position::InPhase { step: StepRef { step: step.step + 1, ..step }, since: seq };
+    Ok(())
+}
+
+impl RunState {
+    /// Whether `module` is known to the open step or to the pool, with its code.
+    pub fn module_source(&self, module: ModuleId) -> Option<crate::ids::BlobId> {
+        let open = self.open.modules.get(&module).and_then(|m| m.source);
+        open.or_else(|| self.pool.iter().find(|p| p.module == module).map(|p| p.source))
+    }
+}

@@ -1,0 +1,201 @@
+//! Validator, CompileWorker and GpuExecutor: three questions to the judge.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use events::event::{Actor, CompileOutcome, Event};
+use events::ids::{BlobId, Seq};
+use events::outcome::{Execution, Failure, FailureKind, ModuleReport, ModuleRun, SourceReport};
+use events::rules::validity::{source_fault, validity};
+use events::rules::work::{self, BuildOrder, MeasureOrder, ValidationOrder};
+
+use super::sampler::read_table;
+use super::{Failed, Limits, Shell, caused, text};
+use crate::bus::Bus;
+use crate::ports::{Judge, MeasureJob, WorldFailed};
+
+/// Does `act` for the first `limit` orders at the same time and returns the results in their order.
+/// What succeeded before the first failure is returned; a failure alone is an error.
+fn together<O: Sync, T: Send>(
+    orders: &[O],
+    limit: usize,
+    act: impl Fn(&O) -> Result<T, Failed> + Sync,
+) -> Result<Vec<T>, Failed> {
+    let results: Vec<Result<T, Failed>> = std::thread::scope(|scope| {
+        let act = &act;
+        let start = |order| scope.spawn(move || act(order));
+        let running: Vec<_> = orders.iter().take(limit.max(1)).map(start).collect();
+        // A panic aborts the process in every profile, so a thread always has a result.
+        let panicked = || Err(WorldFailed("a judge thread ended without a result".into()).into());
+        running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
+    });
+    let mut done = Vec::new();
+    for result in results {
+        match result {
+            Ok(value) => done.push(value),
+            Err(error) if done.is_empty() => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+macro_rules! judging_shell {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        pub(super) struct $name {
+            judge: Arc<dyn Judge>,
+            limits: Limits,
+        }
+
+        impl $name {
+            pub(super) fn new(judge: Arc<dyn Judge>, limits: Limits) -> Self {
+                Self { judge, limits }
+            }
+        }
+    };
+}
+
+judging_shell! {
+    /// Says whether modules are valid.
+    Validator
+}
+
+impl Validator {
+    fn report(
+        &self,
+        bus: &Bus,
+        order: &ValidationOrder,
+        tracked: &BTreeSet<String>,
+        trials: u32,
+    ) -> Result<ModuleReport, Failed> {
+        let Some(id) = order.source else {
+            return Ok(ModuleReport { source: SourceReport::NoCode, run: ModuleRun::NotRun });
+        };
+        let code = text(bus, id)?;
+        let source = self.judge.module_source(&code, tracked);
+        let run = if source_fault(&source, &order.asked).is_some() {
+            ModuleRun::NotRun
+        } else {
+            self.judge.run_module(&code, order.seed, trials)?
+        };
+        Ok(ModuleReport { source, run })
+    }
+}
+
+impl Shell for Validator {
+    fn actor(&self) -> Actor {
+        Actor::Validator
+    }
+
+    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
+        let (orders, config, table) = bus.ask(|state| {
+            let config = state.config.as_ref().map(|c| c.validator.clone());
+            (work::modules_to_validate(state), config, state.api_table)
+        })?;
+        let (false, Some(config), Some(table)) = (orders.is_empty(), config, table) else {
+            return Ok(false);
+        };
+        let tracked = read_table(bus, table)?.apis();
+        let events = together(&orders, self.limits.judges, |order| {
+            let report = self.report(bus, order, &tracked, config.trials.get())?;
+            let validity = validity(&report, &order.asked, &config);
+            let event = Event::ModuleValidated { module: order.module, report, validity };
+            Ok(caused(order.cause, event))
+        })?;
+        bus.append(Actor::Validator, events)?;
+        Ok(true)
+    }
+}
+
+judging_shell! {
+    /// Applies the static rules and builds.
+    CompileWorker
+}
+
+impl CompileWorker {
+    fn outcome(&self, bus: &Bus, source: Option<BlobId>) -> Result<CompileOutcome, Failed> {
+        let Some(id) = source else {
+            let failure = Failure::new(FailureKind::NoCode, "the answer holds no code block");
+            return Ok(CompileOutcome::Rejected(failure));
+        };
+        let code = text(bus, id)?;
+        let backend = match self.judge.kernel_source(&code) {
+            Ok(backend) => backend,
+            Err(failure) => return Ok(CompileOutcome::Rejected(failure)),
+        };
+        Ok(match self.judge.build(&code, backend)? {
+            Ok(key) => CompileOutcome::Built { backend, key },
+            Err(failure) => CompileOutcome::Rejected(failure),
+        })
+    }
+}
+
+impl Shell for CompileWorker {
+    fn actor(&self) -> Actor {
+        Actor::CompileWorker
+    }
+
+    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
+        let orders = bus.ask(work::kernels_to_build)?;
+        if orders.is_empty() {
+            return Ok(false);
+        }
+        let events = together(&orders, self.limits.judges, |order: &BuildOrder| {
+            let outcome = self.outcome(bus, order.source)?;
+            Ok(caused(order.cause, Event::KernelCompiled { kernel: order.kernel, outcome }))
+        })?;
+        bus.append(Actor::CompileWorker, events)?;
+        Ok(true)
+    }
+}
+
+judging_shell! {
+    /// Runs, compares and times.
+    GpuExecutor
+}
+
+impl GpuExecutor {
+    fn measure(
+        &self,
+        bus: &Bus,
+        order: &MeasureOrder,
+        trials: u32,
+    ) -> Result<(Option<Seq>, Event), Failed> {
+        let job = MeasureJob {
+            module_source: text(bus, order.module_source)?,
+            kernel_source: text(bus, order.source)?,
+            backend: order.backend,
+            seed: order.seed,
+            trials,
+            timing: order.timing,
+        };
+        let measurement = self.judge.measure(&job)?;
+        if measurement.execution == Execution::NoDevice {
+            let text = "a CUDA kernel needs a GPU and there is none: set judge.backend = \"triton\"";
+            return Err(WorldFailed(text.into()).into());
+        }
+        let event = Event::KernelMeasured { kernel: order.kernel, measurement };
+        Ok(caused(order.cause, event))
+    }
+}
+
+impl Shell for GpuExecutor {
+    fn actor(&self) -> Actor {
+        Actor::GpuExecutor
+    }
+
+    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
+        let (orders, trials) = bus.ask(|state| {
+            let trials = state.config.as_ref().map_or(1, |c| c.judge.trials.get());
+            (work::kernels_to_measure(state), trials)
+        })?;
+        if orders.is_empty() {
+            return Ok(false);
+        }
+        let events =
+            together(&orders, self.limits.judges, |order| self.measure(bus, order, trials))?;
+        bus.append(Actor::GpuExecutor, events)?;
+        Ok(true)
+    }
+}

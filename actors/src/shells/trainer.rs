@@ -1,0 +1,117 @@
+//! Scores groups and takes gradient steps.
+
+use std::sync::PoisonError;
+
+use events::event::{Actor, Event};
+use events::ids::{PolicyVersion, Role};
+use events::rules::score::{self, OpenBatch};
+use events::sample::Sample;
+use events::state::RunState;
+
+use super::writing::SharedEngine;
+use super::{Failed, Shell, caused, initial_weights, weights_in_use};
+use crate::bus::Bus;
+use crate::ports::{TrainJob, WorldFailed};
+
+/// Scores groups, starts steps and takes them.
+pub(super) struct Trainer {
+    engine: SharedEngine,
+}
+
+impl Trainer {
+    pub(super) fn new(engine: SharedEngine) -> Self {
+        Self { engine }
+    }
+
+    fn take(&mut self, bus: &Bus, batch: &OpenBatch) -> Result<(), Failed> {
+        let role = batch.step.role;
+        if batch.samples.is_empty() {
+            let event = Event::StepTaken {
+                step: batch.step,
+                before: batch.before,
+                after: batch.before,
+                update: None,
+            };
+            bus.append(Actor::Trainer, vec![caused(batch.cause, event)])?;
+            return Ok(());
+        }
+        let mut samples = Vec::with_capacity(batch.samples.len());
+        for (advantage, blob) in &batch.samples {
+            let sample: Sample = serde_json::from_slice(&bus.blobs().get(*blob)?)
+                .map_err(|e| WorldFailed(format!("sample {blob} cannot be read: {e}")))?;
+            samples.push((*advantage, sample));
+        }
+        let job = bus.ask(|state| job(state, role, samples))??;
+        let trained = self.engine.lock().unwrap_or_else(PoisonError::into_inner).train(&job)?;
+        let after = PolicyVersion { role, steps: batch.before.steps + 1 };
+        tracing::info!(step = %batch.step, loss = trained.update.loss, "step taken");
+        let taken = Event::StepTaken {
+            step: batch.step,
+            before: batch.before,
+            after,
+            update: Some(trained.update),
+        };
+        let saved = Event::CheckpointSaved { policy: after, files: trained.files };
+        bus.append(Actor::Trainer, vec![caused(batch.cause, taken), caused(batch.cause, saved)])?;
+        Ok(())
+    }
+}
+
+fn job(
+    state: &RunState,
+    role: Role,
+    samples: Vec<(f64, Sample)>,
+) -> Result<TrainJob, WorldFailed> {
+    let config = state.config.as_ref().ok_or_else(|| WorldFailed("the run has no config".into()))?;
+    let policy = match role {
+        Role::Proposer => &config.proposer.policy,
+        Role::Coder => &config.coder.policy,
+    };
+    Ok(TrainJob {
+        weights: weights_in_use(state, role)?,
+        reference: initial_weights(state, role)?,
+        samples,
+        learning_rate: policy.learning_rate.get(),
+        weight_decay: policy.weight_decay.get(),
+        grad_clip: policy.grad_clip.get(),
+        kl_coefficient: policy.kl_coefficient.get(),
+        clip_ratio: policy.clip_ratio.get(),
+        micro_tokens: config.trainer.micro_tokens.get(),
+        old_logprobs: config.trainer.old_logprobs,
+    })
+}
+
+impl Shell for Trainer {
+    fn actor(&self) -> Actor {
+        Actor::Trainer
+    }
+
+    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
+        let complete = bus.ask(score::groups_to_score)?;
+        if !complete.is_empty() {
+            let scored = complete.into_iter().map(|group| {
+                let event = Event::GroupScored {
+                    group: group.group,
+                    step: group.step,
+                    scores: group.scores,
+                };
+                caused(group.cause, event)
+            });
+            bus.append(Actor::Trainer, scored.collect())?;
+            return Ok(true);
+        }
+        if let Some(batch) = bus.ask(score::step_to_start)? {
+            let event = Event::StepStarted {
+                step: batch.step,
+                before: batch.before,
+                groups: batch.groups,
+            };
+            bus.append(Actor::Trainer, vec![caused(batch.cause, event)])?;
+            return Ok(true);
+        }
+        match bus.ask(score::step_to_take)? {
+            Some(batch) => self.take(bus, &batch).map(|()| true),
+            None => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The two models at work: Proposer and CoderPolicy.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use events::config::PolicyConfig;
+use events::event::{Actor, Answer, Event, Finish};
+use events::ids::{Role, Seq};
+use events::rules::{extract, prompt, work};
+use events::sample::Sample;
+use events::state::RunState;
+
+use super::{Failed, Limits, Shell, caused, text, weights_in_use};
+use crate::bus::Bus;
+use crate::ports::{Engine, GenerateJob, Prompt, WorldFailed};
+
+/// The engine, shared by those who draw and who train.
+pub(super) type SharedEngine = Arc<Mutex<Box<dyn Engine>>>;
+
+/// Draws the samples that a step lacks from one model.
+pub(super) struct Writer {
+    role: Role,
+    engine: SharedEngine,
+    limits: Limits,
+}
+
+/// Makes the event of one answer.
+type Record = Box<dyn Fn(Answer) -> Event>;
+
+/// One prompt, and for each of its samples the seed and the event to make of it.
+struct Ask {
+    prompt: String,
+    cause: Seq,
+    samples: Vec<(u64, Record)>,
+}
+
+impl Writer {
+    pub(super) fn new(role: Role, engine: SharedEngine, limits: Limits) -> Self {
+        Self { role, engine, limits }
+    }
+
+    fn asks(&self, bus: &Bus) -> Result<Vec<Ask>, Failed> {
+        match self.role {
+            Role::Proposer => bus.ask(proposals).map_err(Failed::Bus),
+            Role::Coder => {
+                let (orders, template) = bus.ask(|state| {
+                    let template = state.config.as_ref().map(|c| c.coder.policy.prompt.clone());
+                    (work::kernels_to_write(state), template.unwrap_or_default())
+                })?;
+                let ask = |order| kernel_ask(bus, &template, order);
+                // Only as many prompts as one append needs: reading all sources would be wasted.
+                orders.into_iter().take(self.limits.samples).map(ask).collect()
+            }
+        }
+    }
+}
+
+fn proposals(state: &RunState) -> Vec<Ask> {
+    let Some(config) = &state.config else { return Vec::new() };
+    let ask = |order: work::ProposalOrder| Ask {
+        prompt: prompt::for_apis(&config.proposer.policy.prompt, &order.apis),
+        cause: order.cause,
+        samples: order
+            .missing
+            .into_iter()
+            .map(|(index, module, seed)| {
+                let set = order.set;
+                let record: Record =
+                    Box::new(move |answer| Event::ModuleProposed { module, set, index, answer });
+                (seed, record)
+            })
+            .collect(),
+    };
+    work::proposals_to_write(state).into_iter().map(ask).collect()
+}
+
+fn kernel_ask(bus: &Bus, template: &str, order: work::KernelOrder) -> Result<Ask, Failed> {
+    let source = text(bus, order.source)?;
+    let (module, step) = (order.module, order.step);
+    let samples = order.missing.into_iter().map(|(index, kernel, seed)| {
+        let record: Record =
+            Box::new(move |answer| Event::KernelWritten { kernel, module, step, index, answer });
+        (seed, record)
+    });
+    Ok(Ask {
+        prompt: prompt::for_module(template, &source),
+        cause: order.cause,
+        samples: samples.collect(),
+    })
+}
+
+/// The first prompts that together have at most `limit` samples, but at least one sample.
+fn first_batch(asks: Vec<Ask>, limit: usize) -> Vec<Ask> {
+    let mut left = limit.max(1);
+    let mut batch = Vec::new();
+    for mut ask in asks {
+        if left == 0 {
+            break;
+        }
+        ask.samples.truncate(left);
+        left -= ask.samples.len();
+        batch.push(ask);
+    }
+    batch
+}
+
+fn policy_config(state: &RunState, role: Role) -> Option<&PolicyConfig> {
+    let config = state.config.as_ref()?;
+    Some(match role {
+        Role::Proposer => &config.proposer.policy,
+        Role::Coder => &config.coder.policy,
+    })
+}
+
+fn job(state: &RunState, role: Role, batch: &[Ask]) -> Result<GenerateJob, WorldFailed> {
+    let config =
+        policy_config(state, role).ok_or_else(|| WorldFailed("the run has no config".into()))?;
+    let prompt = |ask: &Ask| Prompt {
+        text: ask.prompt.clone(),
+        seeds: ask.samples.iter().map(|(seed, _)| *seed).collect(),
+    };
+    Ok(GenerateJob {
+        weights: weights_in_use(state, role)?,
+        prompts: batch.iter().map(prompt).collect(),
+        sampling: config.sampling(),
+        max_prompt_tokens: config.max_prompt_tokens.get(),
+        max_output_tokens: config.max_output_tokens.get(),
+    })
+}
+
+/// Stores the sample and its code, and names them.
+fn answer(
+    bus: &Bus,
+    job: &GenerateJob,
+    seed: u64,
+    (sample, finish): &(Sample, Finish),
+) -> Result<Answer, Failed> {
+    let bytes = serde_json::to_vec(sample)
+        .map_err(|e| Failed::World(WorldFailed(format!("a sample cannot be written: {e}"))))?;
+    let source = match extract::code(&sample.text) {
+        Some(code) => Some(bus.blobs().put(code.as_bytes())?),
+        None => None,
+    };
+    Ok(Answer {
+        seed,
+        policy: job.weights.policy,
+        sample: bus.blobs().put(&bytes)?,
+        source,
+        tokens: u32::try_from(sample.tokens.len()).unwrap_or(u32::MAX),
+        finish: *finish,
+    })
+}
+
+impl Shell for Writer {
+    fn actor(&self) -> Actor {
+        match self.role {
+            Role::Proposer => Actor::Proposer,
+            Role::Coder => Actor::CoderPolicy,
+        }
+    }
+
+    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
+        let batch = first_batch(self.asks(bus)?, self.limits.samples);
+        if batch.is_empty() {
+            return Ok(false);
+        }
+        let job = bus.ask(|state| job(state, self.role, &batch))??;
+        let drawn = self.engine.lock().unwrap_or_else(PoisonError::into_inner).generate(&job)?;
+        let complete = drawn.len() == batch.len()
+            && drawn.iter().zip(&batch).all(|(d, ask)| d.len() == ask.samples.len());
+        if !complete {
+            return Err(WorldFailed("the engine gave another number of samples".into()).into());
+        }
+        let mut events = Vec::new();
+        for (ask, samples) in batch.iter().zip(&drawn) {
+            for ((seed, record), sample) in ask.samples.iter().zip(samples) {
+                events.push(caused(ask.cause, record(answer(bus, &job, *seed, sample)?)));
+            }
+        }
+        bus.append(self.actor(), events)?;
+        Ok(true)
+    }
+}

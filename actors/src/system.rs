@@ -1,7 +1,7 @@
 //! The shells as actix actors: each on a thread of its own, woken by an empty message.
 //!
-//! A wake-up carries nothing, so a lost or doubled one changes nothing. A panic ends the process
-//! (`panic = "abort"`): actix would leave a dead actor behind that swallows its messages.
+//! A wake-up carries nothing, so a lost or doubled one changes nothing. The daemon aborts on any
+//! panic: actix would leave a dead actor behind that swallows its messages.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

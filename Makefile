@@ -1,0 +1,48 @@
+# Verbs. Everything that is installed or built goes to $(CACHE), outside this folder.
+CACHE  ?= $(HOME)/.cache/kernelzero
+VENV   := $(CACHE)/venv
+export CARGO_TARGET_DIR ?= $(CACHE)/target
+export KERNELZERO_CACHE := $(CACHE)
+export LIBTORCH_USE_PYTORCH := 1
+export PATH := $(VENV)/bin:$(HOME)/.cargo/bin:$(CACHE)/bin:$(PATH)
+TORCH  = $(wildcard $(VENV)/lib/python3*/site-packages/torch/lib)
+export LD_LIBRARY_PATH = $(TORCH)
+BIN    := $(CARGO_TARGET_DIR)/release
+STAMP  := $(VENV)/.installed-$(shell sha256sum gpu/requirements.txt | cut -c1-16)
+CONFIG ?= configs/laptop.toml
+HOME_DIR ?= runs
+
+.PHONY: run test lint build setup evaluate judge-cases clean-runs
+
+run: build
+	$(BIN)/kernelzero --home $(HOME_DIR) run --config $(CONFIG)
+
+test: build nextest
+	cargo nextest run --release --locked --workspace
+
+lint: setup
+	cargo fmt --all --check
+	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+
+build: setup
+	cargo build --release --locked --workspace
+
+evaluate: build
+	$(BIN)/kernelzero evaluate --config $(CONFIG) --held-out configs/held-out.jsonl
+
+setup: $(STAMP)
+
+$(STAMP): gpu/requirements.txt
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.95 or newer (rustup)"; exit 3; }
+	@command -v cc >/dev/null && python3 -c 'import venv, ensurepip' 2>/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null || { \
+	    echo "a C compiler or python3-venv is missing: apt-get install build-essential python3-venv python3-dev"; exit 3; }; \
+	  apt-get update -qq && apt-get install -y -qq build-essential python3-venv python3-dev; }
+	mkdir -p $(CACHE)
+	[ -x $(VENV)/bin/python ] || PATH="$$(echo $$PATH | sed 's|$(VENV)/bin:||')" python3 -m venv $(VENV)
+	$(VENV)/bin/pip install -q --disable-pip-version-check -r gpu/requirements.txt
+	touch $@
+
+.PHONY: nextest
+nextest:
+	@command -v cargo-nextest >/dev/null || cargo install cargo-nextest --locked --version 0.9.143 --root $(CACHE)

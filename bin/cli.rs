@@ -1,0 +1,142 @@
+//! The command line: what can be asked, and who answers.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use events::config::Rules;
+use events::ids::{Digest, RunId};
+
+use crate::exit::Exit;
+
+mod coldstart;
+mod evaluate;
+mod inspect;
+mod judging;
+mod run;
+mod show;
+
+/// Trains two language models against each other and keeps every fact in a durable log.
+#[derive(Debug, Parser)]
+#[command(name = "kernelzero", version)]
+pub struct Cli {
+    /// Where runs live.
+    #[arg(long, global = true, default_value = "runs")]
+    home: PathBuf,
+    /// What only changes the machine (TOML).
+    #[arg(long, global = true)]
+    host: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Which run a command is about.
+#[derive(Clone, Debug, Args)]
+struct Which {
+    /// The run; the newest if absent.
+    #[arg(long)]
+    run: Option<RunId>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Profile {
+    Paper,
+    Strict,
+}
+
+impl From<Profile> for Rules {
+    fn from(profile: Profile) -> Rules {
+        match profile {
+            Profile::Paper => Rules::Paper,
+            Profile::Strict => Rules::Strict,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a run and watch it, or attach to one that is under way.
+    Run(run::Arguments),
+    /// Stop the daemon of a run; what is recorded is safe.
+    Stop(Which),
+    /// Where a run stands.
+    Status {
+        #[command(flatten)]
+        which: Which,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Events of a run.
+    Log(inspect::LogArguments),
+    /// The causal chain of a set, module, kernel or group, from API set to gradient step.
+    Show(show::Arguments),
+    /// Fold the log and compare with the live state.
+    Replay {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Recompute every decision of a run and compare. Exit code 1: something does not agree.
+    Audit {
+        #[command(flatten)]
+        which: Which,
+        /// Hash of the last record, kept elsewhere.
+        #[arg(long)]
+        head: Option<Digest>,
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Branch a run before a round and go on from there; the old tail stays as it is.
+    Restart {
+        #[command(flatten)]
+        which: Which,
+        /// The round to do again.
+        #[arg(long)]
+        round: u32,
+    },
+    /// Judge one kernel against its reference. Exit code 1: it is not right.
+    Judge(judging::JudgeArguments),
+    /// Validate one module. Exit code 1: it is not valid.
+    Validate(judging::ValidateArguments),
+    /// Check what this machine has.
+    Doctor {
+        /// One JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make judged training pairs for a cold start.
+    Distill(coldstart::DistillArguments),
+    /// Train a policy from pairs; hands over to the engine.
+    Sft {
+        /// Passed to `kernelzero-engine sft`; `-- --help` tells.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// How often a config's policies are right on held-out API sets and modules.
+    Evaluate(evaluate::Arguments),
+}
+
+impl Cli {
+    /// Does what was asked.
+    pub fn execute(self) -> Result<Exit> {
+        let Cli { home, host, command } = self;
+        let host = crate::host::HostConfig::read(host.as_deref())?;
+        match command {
+            Command::Run(arguments) => run::run(&home, &arguments),
+            Command::Stop(which) => run::stop(&home, which.run),
+            Command::Status { which, json } => inspect::status(&home, which.run, json),
+            Command::Log(arguments) => inspect::log(&home, &arguments),
+            Command::Show(arguments) => show::show(&home, &arguments),
+            Command::Replay { which } => inspect::replay(&home, which.run),
+            Command::Audit { which, head, json } => inspect::audit(&home, which.run, head, json),
+            Command::Restart { which, round } => run::restart(&home, which.run, round),
+            Command::Judge(arguments) => judging::judge(&host, &arguments),
+            Command::Validate(arguments) => judging::validate(&host, &arguments),
+            Command::Doctor { json } => judging::doctor(&host, json),
+            Command::Distill(arguments) => coldstart::distill(&host, &arguments),
+            Command::Sft { arguments } => coldstart::sft(&host, &arguments),
+            Command::Evaluate(arguments) => evaluate::evaluate(&host, &arguments),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The judge alone.
+#![allow(clippy::print_stdout)]
+
+use std::path::{Path, PathBuf};
+
+use actors::ports::{Judge, MeasureJob};
+use anyhow::Result;
+use clap::Args;
+use events::config::ValidatorConfig;
+use events::event::Validity;
+use events::outcome::{Backend, ModuleReport, ModuleRun};
+use events::rules::validity::{source_fault, validity};
+use serde_json::json;
+
+use super::Profile;
+use crate::exit::{Exit, Usage};
+use crate::host::HostConfig;
+use crate::judge::{KeckJudge, report, settings};
+
+/// `kernelzero judge`.
+#[derive(Debug, Args)]
+pub struct JudgeArguments {
+    /// The reference: `Model`, `get_inputs`, `get_init_inputs`.
+    reference: PathBuf,
+    /// The candidate: `ModelNew`.
+    candidate: PathBuf,
+    /// Which rules decide.
+    #[arg(long, value_enum, default_value = "strict")]
+    profile: Profile,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Comparisons on fresh inputs.
+    #[arg(long, default_value_t = 5)]
+    trials: u32,
+    /// Also time both, where there is a GPU.
+    #[arg(long)]
+    timing: bool,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// `kernelzero validate`.
+#[derive(Debug, Args)]
+pub struct ValidateArguments {
+    /// The module: `Model`, `get_inputs`, `get_init_inputs`.
+    module: PathBuf,
+    /// APIs that it must use, such as `torch.exp`.
+    #[arg(long, value_delimiter = ',')]
+    apis: Vec<String>,
+    /// Which rules decide.
+    #[arg(long, value_enum, default_value = "strict")]
+    rules: Profile,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Random inputs tried.
+    #[arg(long, default_value_t = 3)]
+    trials: u32,
+    /// One JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A judge with a scratch of its own, removed at the end.
+pub struct Standalone {
+    /// The judge.
+    pub judge: KeckJudge,
+    scratch: PathBuf,
+}
+
+impl Standalone {
+    /// Starts a judge for this process.
+    pub fn new(host: &HostConfig) -> Result<Self> {
+        let scratch = std::env::temp_dir().join(format!("kernelzero-{}", std::process::id()));
+        std::fs::create_dir_all(&scratch)?;
+        Ok(Self { judge: KeckJudge::new(host, &scratch)?, scratch })
+    }
+
+    /// Its scratch folder.
+    pub fn scratch(&self) -> &Path {
+        &self.scratch
+    }
+}
+
+impl Drop for Standalone {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.scratch);
+    }
+}
+
+fn source(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path)
+        .map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))?;
+    let text = String::from_utf8(bytes);
+    Ok(text.map_err(|e| Usage(format!("{} is not UTF-8: {e}", path.display())))?)
+}
+
+/// `kernelzero judge`.
+pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
+    let standalone = Standalone::new(host)?;
+    let job = MeasureJob {
+        module_source: source(&arguments.reference)?,
+        kernel_source: source(&arguments.candidate)?,
+        // Read from the candidate's source.
+        backend: Backend::Triton,
+        seed: arguments.seed,
+        trials: arguments.trials,
+        timing: arguments.timing,
+    };
+    let object = match standalone.judge.pair(&job) {
+        Ok(judged) => report(&judged, arguments.profile.into()),
+        Err(failure) => json!({ "outcome": "judge_error", "reason": failure.0, "speedup": null }),
+    };
+    if arguments.json {
+        println!("{object:#}");
+    } else {
+        println!("{}: {}", object["outcome"].as_str().unwrap_or_default(),
+                 object["reason"].as_str().unwrap_or_default());
+        if let Some(speedup) = object["speedup"].as_f64() {
+            println!("speed-up over eager: {speedup:.3}");
+        }
+    }
+    Ok(match object["outcome"].as_str() {
+        Some("correct") => Exit::Ok,
+        Some("judge_error") => Exit::World,
+        _ => Exit::No,
+    })
+}
+
+/// `kernelzero validate`.
+pub fn validate(host: &HostConfig, arguments: &ValidateArguments) -> Result<Exit> {
+    let code = source(&arguments.module)?;
+    let standalone = Standalone::new(host)?;
+    let tracked = arguments.apis.iter().cloned().collect();
+    let facts = standalone.judge.module_source(&code, &tracked);
+    let run = if source_fault(&facts, &arguments.apis).is_some() {
+        ModuleRun::NotRun
+    } else {
+        let run = standalone.judge.run_module(&code, arguments.seed, arguments.trials);
+        run.map_err(anyhow::Error::msg)?
+    };
+    let report = ModuleReport { source: facts, run };
+    let trials = arguments.trials.max(1);
+    let rules = ValidatorConfig {
+        rules: arguments.rules.into(),
+        trials: i64::from(trials).try_into().map_err(Usage)?,
+    };
+    let found = validity(&report, &arguments.apis, &rules);
+    if arguments.json {
+        println!("{:#}", json!({ "validity": found, "report": report }));
+    } else {
+        match &found {
+            Validity::Valid => println!("valid"),
+            Validity::Invalid { stage, reason } => println!("invalid ({stage:?}): {reason}"),
+        }
+    }
+    Ok(if found == Validity::Valid { Exit::Ok } else { Exit::No })
+}
+
+/// `kernelzero doctor`.
+pub fn doctor(host: &HostConfig, as_json: bool) -> Result<Exit> {
+    let mut checks = vec![found("engine", host.engine()), found("torch", host.torch_libraries())];
+    match host.python() {
+        Ok(python) => {
+            checks.push(found("python", Ok(python)));
+            for check in keck::doctor(&settings(host, &std::env::temp_dir())?) {
+                checks.push(json!({ "name": check.name, "ok": check.ok, "detail": check.detail,
+                                    "fix": check.fix }));
+            }
+            checks.push(match Standalone::new(host) {
+                Ok(alone) => json!({ "name": "judge", "ok": true, "fix": "",
+                                     "detail": alone.judge.layers().join(", ") }),
+                Err(error) => found("judge", Err(error)),
+            });
+        }
+        Err(error) => checks.push(found("python", Err(error))),
+    }
+    let well = checks.iter().all(|check| check["ok"] == true);
+    if as_json {
+        println!("{:#}", json!({ "ok": well, "checks": checks }));
+    } else {
+        for check in &checks {
+            let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+            let mark = if check["ok"] == true { "ok  " } else { "FAIL" };
+            println!("{mark} {:<12} {}", text("name"), text("detail"));
+            if check["ok"] != true && !text("fix").is_empty() {
+                println!("     {:<12} fix: {}", "", text("fix"));
+            }
+        }
+    }
+    Ok(if well { Exit::Ok } else { Exit::No })
+}
+
+fn found(name: &str, path: Result<PathBuf>) -> serde_json::Value {
+    match path {
+        Ok(path) => json!({ "name": name, "ok": true, "detail": path, "fix": "" }),
+        Err(error) => json!({ "name": name, "ok": false, "detail": "", "fix": error.to_string() }),
+    }
+}

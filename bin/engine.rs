@@ -1,0 +1,336 @@
+//! The engine port over a child process: one JSON object per line each way.
+//!
+//! A fault of a device or of libtorch ends the child, never the log's owner; the next job starts a
+//! new one.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use actors::ports::{Engine, GenerateJob, TrainJob, Trained, Weights, WorldFailed};
+use anyhow::Result;
+use events::config::OldLogprobs;
+use events::event::{Finish, Update};
+use events::sample::Sample;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use store::BlobDir;
+
+use crate::host::HostConfig;
+
+/// Ends the child from another thread, so that a stop need not wait for a long job.
+#[derive(Clone, Default)]
+pub struct Killer(Arc<Mutex<Option<u32>>>);
+
+impl Killer {
+    fn set(&self, process: Option<u32>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = process;
+    }
+
+    /// Kills the child, if there is one.
+    pub fn kill(&self) {
+        let process = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(id) = process.and_then(|id| i32::try_from(id).ok()) {
+            // The child leads a group of its own.
+            let _ = nix::sys::signal::killpg(
+                nix::unistd::Pid::from_raw(id),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+        }
+    }
+}
+
+struct Running {
+    child: Child,
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
+    /// Which weights each slot holds, and whether they can be trained.
+    held: BTreeMap<String, (Weights, bool)>,
+}
+
+/// The engine of one device.
+pub struct ChildEngine {
+    program: PathBuf,
+    libraries: PathBuf,
+    device: String,
+    blobs: BlobDir,
+    /// Folders in which weights lie as files; emptied at the start.
+    scratch: PathBuf,
+    log: PathBuf,
+    running: Option<Running>,
+    killer: Killer,
+}
+
+fn world(what: &str) -> impl Fn(std::io::Error) -> WorldFailed + '_ {
+    move |error| WorldFailed(format!("{what}: {error}"))
+}
+
+#[derive(Deserialize)]
+struct GeneratedPrompt {
+    prompt_tokens: Vec<u32>,
+    samples: Vec<GeneratedSample>,
+}
+
+#[derive(Deserialize)]
+struct GeneratedSample {
+    text: String,
+    tokens: Vec<u32>,
+    logprobs: Vec<f32>,
+    truncated_logprobs: Vec<f32>,
+    finish: Finish,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    loss: f64,
+    kl: f64,
+    grad_norm: f64,
+    clip_fraction: f64,
+    mismatch_kl: f64,
+    entropy: f64,
+    tokens: u64,
+}
+
+impl ChildEngine {
+    /// Prepares an engine; the child starts with the first job.
+    pub fn new(host: &HostConfig, blobs: BlobDir, run_dir: &Path) -> Result<Self> {
+        let scratch = run_dir.join("weights");
+        if scratch.exists() {
+            std::fs::remove_dir_all(&scratch)?;
+        }
+        Ok(Self {
+            program: host.engine()?,
+            libraries: host.torch_libraries()?,
+            device: host.device.clone(),
+            blobs,
+            scratch,
+            log: run_dir.join("engine.log"),
+            running: None,
+            killer: Killer::default(),
+        })
+    }
+
+    /// A handle that ends the child.
+    pub fn killer(&self) -> Killer {
+        self.killer.clone()
+    }
+
+    fn start(&self) -> Result<Running, WorldFailed> {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log);
+        let log = log.map_err(world("cannot open the engine's log"))?;
+        let mut command = Command::new(&self.program);
+        command
+            .arg("serve")
+            .env("LD_LIBRARY_PATH", &self.libraries)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .process_group(0);
+        let what = format!("cannot start the engine {}", self.program.display());
+        let mut child = command.spawn().map_err(world(&what))?;
+        self.killer.set(Some(child.id()));
+        let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(WorldFailed("the engine has no pipes".into()));
+        };
+        Ok(Running { child, requests, replies: BufReader::new(replies), held: BTreeMap::new() })
+    }
+
+    /// Sends one request and waits for its reply. A child that is gone is the world's failure.
+    fn ask(&mut self, request: &Value) -> Result<Value, WorldFailed> {
+        if self.running.is_none() {
+            self.running = Some(self.start()?);
+        }
+        let Some(running) = self.running.as_mut() else { unreachable!("started above") };
+        let reply = exchange(running, request);
+        match reply {
+            Ok(mut reply) => match reply.get("error").filter(|e| !e.is_null()) {
+                Some(error) => {
+                    let message = error["message"].as_str().unwrap_or("no reason given");
+                    Err(WorldFailed(format!("engine: {message}")))
+                }
+                None => Ok(reply.take()),
+            },
+            Err(error) => {
+                self.killer.kill();
+                let status = self.running.take().map(|mut r| r.child.wait());
+                let log = self.log.display();
+                Err(WorldFailed(format!("the engine ended ({error}; {status:?}): see {log}")))
+            }
+        }
+    }
+
+    /// Writes weights out as a folder, once.
+    fn folder(&self, weights: &Weights) -> Result<PathBuf, WorldFailed> {
+        let folder = self.scratch.join(weights.policy.to_string());
+        if folder.is_dir() {
+            return Ok(folder);
+        }
+        let unfinished = self.scratch.join(format!("{}.new", weights.policy));
+        let _ = std::fs::remove_dir_all(&unfinished);
+        std::fs::create_dir_all(&unfinished).map_err(world("cannot make the weights' folder"))?;
+        for (name, blob) in &weights.files {
+            let target = unfinished.join(name);
+            self.blobs.export_to(*blob, &target).map_err(|e| WorldFailed(e.to_string()))?;
+        }
+        std::fs::rename(&unfinished, &folder).map_err(world("cannot name the weights' folder"))?;
+        Ok(folder)
+    }
+
+    /// Makes `slot` hold `weights`.
+    fn hold(&mut self, slot: &str, weights: &Weights, train: bool) -> Result<(), WorldFailed> {
+        let held = self.running.as_ref().and_then(|r| r.held.get(slot));
+        if held.is_some_and(|(held, can)| held.policy == weights.policy && (*can || !train)) {
+            return Ok(());
+        }
+        let folder = self.folder(weights)?;
+        let optimizer = folder.join("optimizer.safetensors");
+        let mut request = json!({
+            "op": "load", "slot": slot, "dir": folder, "device": self.device, "trainable": train,
+        });
+        if train && optimizer.is_file() {
+            request["optimizer"] = json!(optimizer);
+        }
+        self.ask(&request)?;
+        if let Some(running) = self.running.as_mut() {
+            running.held.insert(slot.to_owned(), (weights.clone(), train));
+        }
+        Ok(())
+    }
+
+    /// Saves `slot` and stores its files.
+    fn save(&mut self, slot: &str) -> Result<Vec<(String, events::ids::BlobId)>, WorldFailed> {
+        let folder = self.scratch.join("saved");
+        let _ = std::fs::remove_dir_all(&folder);
+        let request =
+            json!({ "op": "save", "slot": slot, "dir": folder, "dtype": "f32", "optimizer": true });
+        self.ask(&request)?;
+        let mut files = Vec::new();
+        for name in ["config.json", "model.safetensors", "optimizer.safetensors"] {
+            let blob = self.blobs.put_file(&folder.join(name));
+            files.push((name.to_owned(), blob.map_err(|e| WorldFailed(e.to_string()))?));
+        }
+        std::fs::remove_dir_all(&folder).map_err(world("cannot remove saved weights"))?;
+        Ok(files)
+    }
+}
+
+fn exchange(running: &mut Running, request: &Value) -> std::io::Result<Value> {
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    running.requests.write_all(&line)?;
+    running.requests.flush()?;
+    let mut reply = String::new();
+    if running.replies.read_line(&mut reply)? == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_str(&reply)?)
+}
+
+fn reply<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, WorldFailed> {
+    serde_json::from_value(value).map_err(|e| WorldFailed(format!("the engine's reply: {e}")))
+}
+
+impl Engine for ChildEngine {
+    fn generate(&mut self, job: &GenerateJob) -> Result<Vec<Vec<(Sample, Finish)>>, WorldFailed> {
+        let slot = job.weights.policy.role.to_string();
+        self.hold(&slot, &job.weights, false)?;
+        let prompts: Vec<Value> =
+            job.prompts.iter().map(|p| json!({ "text": p.text, "seeds": p.seeds })).collect();
+        let request = json!({
+            "op": "generate", "slot": slot, "prompts": prompts,
+            "temperature": job.sampling.temperature, "top_k": job.sampling.top_k,
+            "top_p": job.sampling.top_p, "max_new_tokens": job.max_output_tokens, "max_batch": 64,
+        });
+        let mut answered = self.ask(&request)?;
+        let answered: Vec<GeneratedPrompt> = reply(answered["prompts"].take())?;
+        let mut all = Vec::with_capacity(answered.len());
+        for (prompt, answers) in job.prompts.iter().zip(answered) {
+            if answers.prompt_tokens.len() > job.max_prompt_tokens as usize {
+                return Err(WorldFailed(format!(
+                    "a prompt has {} tokens, max-prompt-tokens is {}",
+                    answers.prompt_tokens.len(),
+                    job.max_prompt_tokens
+                )));
+            }
+            let sample = |answer: GeneratedSample| {
+                let sample = Sample {
+                    prompt: prompt.text.clone(),
+                    prompt_tokens: answers.prompt_tokens.clone(),
+                    text: answer.text,
+                    tokens: answer.tokens,
+                    logprobs: answer.logprobs,
+                    truncated_logprobs: answer.truncated_logprobs,
+                    sampling: job.sampling,
+                };
+                (sample, answer.finish)
+            };
+            all.push(answers.samples.into_iter().map(sample).collect());
+        }
+        Ok(all)
+    }
+
+    fn train(&mut self, job: &TrainJob) -> Result<Trained, WorldFailed> {
+        let slot = job.weights.policy.role.to_string();
+        let reference = format!("{slot}-reference");
+        self.hold(&slot, &job.weights, true)?;
+        self.hold(&reference, &job.reference, false)?;
+        let samples: Vec<Value> = job
+            .samples
+            .iter()
+            .map(|(advantage, sample)| {
+                json!({
+                    "prompt_tokens": sample.prompt_tokens, "tokens": sample.tokens,
+                    "logprobs": sample.logprobs, "advantage": advantage,
+                })
+            })
+            .collect();
+        let temperature = job.samples.first().map_or(1.0, |(_, s)| s.sampling.temperature);
+        let request = json!({
+            "op": "grpo", "slot": slot, "reference_slot": reference, "samples": samples,
+            "lr": job.learning_rate, "weight_decay": job.weight_decay, "grad_clip": job.grad_clip,
+            "kl": job.kl_coefficient, "clip": job.clip_ratio, "temperature": temperature,
+            "micro_tokens": job.micro_tokens,
+            "old_logprobs": match job.old_logprobs {
+                OldLogprobs::Recompute => "recompute",
+                OldLogprobs::Sampler => "sampler",
+            },
+        });
+        // From here on the slot holds other weights than it says, until the step is known as done.
+        if let Some(running) = self.running.as_mut() {
+            running.held.remove(&slot);
+        }
+        let report: Report = reply(self.ask(&request)?)?;
+        let files = self.save(&slot)?;
+        let weights = files.iter().find(|(name, _)| name == "model.safetensors");
+        let weights = weights.map(|(_, id)| *id).unwrap_or_default();
+        let mut policy = job.weights.policy;
+        policy.steps += 1;
+        if let Some(running) = self.running.as_mut() {
+            running.held.insert(slot, (Weights { policy, files: files.clone() }, true));
+        }
+        let update = Update {
+            weights,
+            loss: report.loss,
+            kl: report.kl,
+            grad_norm: report.grad_norm,
+            clip_fraction: report.clip_fraction,
+            mismatch_kl: report.mismatch_kl,
+            entropy: report.entropy,
+            tokens: report.tokens,
+            learning_rate: job.learning_rate,
+        };
+        Ok(Trained { update, files })
+    }
+}
+
+impl Drop for ChildEngine {
+    fn drop(&mut self) {
+        self.killer.kill();
+        if let Some(mut running) = self.running.take() {
+            let _ = running.child.wait();
+        }
+    }
+}

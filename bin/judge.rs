@@ -1,0 +1,186 @@
+//! The judge port over Keck, and the words for what it finds.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use actors::ports::{Judge, MeasureJob, WorldFailed};
+use anyhow::{Result, anyhow};
+use events::config::Rules;
+use events::event::Verdict;
+use events::ids::Digest;
+use events::outcome::{
+    Backend, Execution, Failure, FailureKind, Measurement, ModuleRun, SourceReport,
+};
+use events::rules::verdict::verdict;
+use keck::{Build, BuildJob, ValidateJob};
+use serde_json::{Value, json};
+
+use crate::host::HostConfig;
+
+/// Keck behind the actors' port.
+pub struct KeckJudge {
+    keck: keck::Judge,
+}
+
+impl KeckJudge {
+    /// Starts Keck with its scratch in `scratch`.
+    pub fn new(host: &HostConfig, scratch: &Path) -> Result<Self> {
+        let keck = keck::Judge::new(settings(host, scratch)?).map_err(|e| anyhow!("the judge: {e}"))?;
+        Ok(Self { keck })
+    }
+
+    /// Isolation layers that are active.
+    pub fn layers(&self) -> Vec<String> {
+        self.keck.layers()
+    }
+
+    /// Judges one pair from source to measurement, as the actors do in three steps.
+    pub fn pair(&self, job: &MeasureJob) -> Result<Judged, WorldFailed> {
+        let backend = match keck::rules::inspect_kernel(&job.kernel_source) {
+            Ok(backend) => backend,
+            Err(failure) => return Ok(Judged::Refused(failure)),
+        };
+        if let Err(failure) = self.build(&job.kernel_source, backend)? {
+            return Ok(Judged::Refused(failure));
+        }
+        self.measure(&MeasureJob { backend, ..job.clone() }).map(Judged::Measured)
+    }
+}
+
+/// Keck's settings on this machine.
+pub fn settings(host: &HostConfig, scratch: &Path) -> Result<keck::Config> {
+    Ok(keck::Config {
+        python: host.python()?,
+        scratch: scratch.to_owned(),
+        workers: host.judges(),
+        force_cpu: host.device == "cpu",
+        ..keck::Config::default()
+    })
+}
+
+/// What a pair came to.
+pub enum Judged {
+    /// The static rules or the compiler refused it.
+    Refused(Failure),
+    /// It ran, or tried to.
+    Measured(Measurement),
+}
+
+impl Judge for KeckJudge {
+    fn module_source(&self, source: &str, tracked: &BTreeSet<String>) -> SourceReport {
+        keck::rules::inspect_module(source, tracked)
+    }
+
+    fn run_module(&self, source: &str, seed: u64, trials: u32) -> Result<ModuleRun, WorldFailed> {
+        let job = ValidateJob { source: source.to_owned(), seed, trials: trials as usize };
+        self.keck.validate(&job).map_err(|e| WorldFailed(e.to_string()))
+    }
+
+    fn kernel_source(&self, source: &str) -> Result<Backend, Failure> {
+        keck::rules::inspect_kernel(source)
+    }
+
+    fn build(
+        &self,
+        source: &str,
+        backend: Backend,
+    ) -> Result<Result<Digest, Failure>, WorldFailed> {
+        let job = BuildJob { source: source.to_owned(), backend };
+        match self.keck.build(&job).map_err(|e| WorldFailed(e.to_string()))? {
+            Build::Ready => Ok(Ok(Digest::of(source.as_bytes()))),
+            Build::Cuda { artifact } => {
+                let name = artifact.file_name().unwrap_or_default();
+                Ok(Ok(Digest::of(name.as_encoded_bytes())))
+            }
+            Build::Rejected(failure) => Ok(Err(failure)),
+        }
+    }
+
+    fn measure(&self, job: &MeasureJob) -> Result<Measurement, WorldFailed> {
+        let build = self.keck.build(&BuildJob {
+            source: job.kernel_source.clone(),
+            backend: job.backend,
+        });
+        let build = build.map_err(|e| WorldFailed(e.to_string()))?;
+        let job = keck::MeasureJob {
+            module_source: job.module_source.clone(),
+            kernel_source: job.kernel_source.clone(),
+            backend: job.backend,
+            build,
+            seed: job.seed,
+            trials: job.trials as usize,
+            timing: job.timing,
+        };
+        self.keck.measure(&job).map_err(|e| WorldFailed(e.to_string()))
+    }
+}
+
+/// The word for a failure: `rejected` for work that is not the candidate's own or leaves its
+/// sandbox, `incorrect` for a wrong answer, the rest as they are called.
+fn word(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::NoCode | FailureKind::CompileError => "compile_error",
+        FailureKind::ImportError
+        | FailureKind::MissingEntry
+        | FailureKind::InitError
+        | FailureKind::StateMismatch
+        | FailureKind::RuntimeError
+        | FailureKind::IllegalAccess
+        | FailureKind::OutOfMemory => "runtime_error",
+        FailureKind::Timeout => "timeout",
+        FailureKind::WrongShape | FailureKind::WrongDtype | FailureKind::InputsChanged => {
+            "incorrect"
+        }
+        FailureKind::Impure | FailureKind::SuspiciousTiming | FailureKind::SandboxViolation => {
+            "rejected"
+        }
+    }
+}
+
+/// One object: `outcome`, `reason`, `speedup`, `measurement`, and what they rest on.
+pub fn report(judged: &Judged, profile: Rules) -> Value {
+    let (outcome, reason, speedup) = match judged {
+        Judged::Refused(failure) => (word(failure.kind), refusal(failure), None),
+        Judged::Measured(measurement) => measured(measurement, profile),
+    };
+    let bytes = match judged {
+        Judged::Refused(failure) => serde_json::to_vec(failure),
+        Judged::Measured(measurement) => serde_json::to_vec(measurement),
+    };
+    let facts = match judged {
+        Judged::Refused(failure) => json!(failure),
+        Judged::Measured(measurement) => json!(measurement),
+    };
+    json!({
+        "outcome": outcome,
+        "reason": reason,
+        "speedup": speedup,
+        "profile": profile,
+        "measurement": Digest::of(&bytes.unwrap_or_default()).hex(),
+        "facts": facts,
+    })
+}
+
+fn refusal(failure: &Failure) -> String {
+    format!("{:?}: {}", failure.kind, failure.detail)
+}
+
+fn measured(measurement: &Measurement, profile: Rules) -> (&'static str, String, Option<f64>) {
+    match (verdict(measurement, profile), &measurement.execution) {
+        (None, _) => ("no_device", "it was built; running it needs a GPU".to_owned(), None),
+        (Some(Verdict::Correct { speedup }), _) => ("correct", "right on all trials".into(), speedup),
+        (Some(Verdict::WrongValue { trial, output }), _) => {
+            ("incorrect", format!("WrongValue: trial {trial}, output {output}"), None)
+        }
+        (Some(Verdict::Failed(kind)), Execution::Failed(failure)) => {
+            (word(kind), refusal(failure), None)
+        }
+        (Some(Verdict::Failed(kind)), _) => {
+            (word(kind), format!("{kind:?}: no kernel of its own was launched"), None)
+        }
+        (Some(Verdict::TaskRefused(fault)), Execution::TaskAtFault(_, detail)) => {
+            ("task_refused", format!("{fault:?}: {detail}"), None)
+        }
+        (Some(Verdict::TaskRefused(fault)), _) => ("task_refused", format!("{fault:?}"), None),
+    }
+}

@@ -1,0 +1,11 @@
+//! What the two programs share: ports wired to adapters, and the commands.
+
+pub mod audit;
+pub mod cli;
+pub mod daemon;
+pub mod engine;
+pub mod exit;
+pub mod host;
+pub mod judge;
+pub mod runs;
+pub mod summary;

@@ -1,0 +1,215 @@
+//! Finding, starting, forking and folding runs.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use actors::Bus;
+use actors::shells::{Start, start};
+use anyhow::{Context, Result, anyhow};
+use events::config::RunConfig;
+use events::event::{Actor, Event, InitialPolicy};
+use events::ids::{BlobId, Role, RunId, Seq};
+use events::log::Log;
+use events::rules::api_table::ApiTable;
+use events::state::{Position, RunState};
+use store::{BlobDir, FileLog, Home, OpenMode};
+
+use crate::exit::Usage;
+
+/// A config file, read and checked, with everything that it names.
+pub struct Plan {
+    /// The settings.
+    pub config: RunConfig,
+    /// Its folder; what it names is relative to it.
+    folder: PathBuf,
+}
+
+impl Plan {
+    /// Reads a config and checks that what it names exists, before anything starts.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Usage(format!("cannot read the config {}: {e}", path.display())))?;
+        let config = RunConfig::parse(&text)
+            .map_err(|e| Usage(format!("config {}: {e}", path.display())))?;
+        let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
+        let plan = Self { config, folder };
+        plan.table()?;
+        for role in [Role::Proposer, Role::Coder] {
+            plan.policy_files(role)?;
+        }
+        Ok(plan)
+    }
+
+    fn table(&self) -> Result<String> {
+        let path = self.folder.join(&self.config.sampler.table);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|e| Usage(format!("sampler.table: cannot read {}: {e}", path.display())))?;
+        ApiTable::parse(&text)
+            .map_err(|e| Usage(format!("sampler.table: {}: {e}", path.display())))?;
+        Ok(text)
+    }
+
+    fn policy_files(&self, role: Role) -> Result<Vec<(String, PathBuf)>> {
+        let init = match role {
+            Role::Proposer => &self.config.proposer.policy.init,
+            Role::Coder => &self.config.coder.policy.init,
+        };
+        let folder = self.folder.join(init);
+        let key = format!("{role}.policy.init");
+        let entries = std::fs::read_dir(&folder)
+            .map_err(|e| Usage(format!("{key}: cannot read the folder {}: {e}", folder.display())))?;
+        let mut files = Vec::new();
+        for entry in entries {
+            let path = entry.with_context(|| format!("reading {}", folder.display()))?.path();
+            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
+            let wanted = [".json", ".safetensors", ".jinja"].iter().any(|end| name.ends_with(end));
+            if wanted && path.is_file() {
+                files.push((name, path));
+            }
+        }
+        files.sort();
+        for needed in ["config.json", "tokenizer.json"] {
+            if !files.iter().any(|(name, _)| name == needed) {
+                let text = format!("{key}: {} has no {needed}: give a folder in the Hugging Face \
+                                    layout", folder.display());
+                return Err(Usage(text).into());
+            }
+        }
+        Ok(files)
+    }
+
+    /// Stores the first weights of `role`: file names and blobs, sorted by name.
+    pub fn store_policy(&self, role: Role, blobs: &BlobDir) -> Result<Vec<(String, BlobId)>> {
+        let put = |(name, path): (String, PathBuf)| Ok((name, blobs.put_file(&path)?));
+        self.policy_files(role)?.into_iter().map(put).collect()
+    }
+
+    /// Records the beginning of a new run in `home`, with everything that it starts from as blobs.
+    pub fn start(&self, home: &Home) -> Result<(RunId, Arc<FileLog>)> {
+        let blobs = home.blobs()?;
+        let mut policies = Vec::new();
+        for role in [Role::Proposer, Role::Coder] {
+            policies.push(InitialPolicy { role, files: self.store_policy(role, &blobs)? });
+        }
+        let api_table = events::log::Blobs::put(&blobs, self.table()?.as_bytes())?;
+        let run = new_run_id()?;
+        let log = Arc::new(home.create_run(run)?);
+        let bus = Bus::open(log.clone(), Arc::new(blobs))?;
+        let first = Start {
+            run,
+            config: self.config.to_text()?,
+            code: env!("CARGO_PKG_VERSION").to_owned(),
+            environment: environment(),
+            api_table,
+            policies,
+        };
+        start(&bus, first)?;
+        Ok((run, log))
+    }
+}
+
+fn environment() -> Vec<(String, String)> {
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZeroUsize::get);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    vec![
+        ("system".to_owned(), std::env::consts::OS.to_owned()),
+        ("processor".to_owned(), std::env::consts::ARCH.to_owned()),
+        ("cores".to_owned(), cores.to_string()),
+        ("kernel".to_owned(), read("/proc/sys/kernel/osrelease")),
+    ]
+}
+
+fn new_run_id() -> Result<RunId> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
+    let mut random = [0; 10];
+    let mut source = std::fs::File::open("/dev/urandom").context("opening /dev/urandom")?;
+    std::io::Read::read_exact(&mut source, &mut random).context("reading /dev/urandom")?;
+    Ok(RunId::new(u64::try_from(now.as_millis())?, random))
+}
+
+/// The run that a command is about: the one named, or the newest.
+pub fn pick(home: &Home, named: Option<RunId>) -> Result<RunId> {
+    let runs = home.runs()?;
+    match named {
+        Some(run) if runs.contains(&run) => Ok(run),
+        Some(run) => Err(Usage(format!("there is no run {run} in {}", home.dir().display())).into()),
+        None => runs.last().copied().ok_or_else(|| {
+            let text = format!("there is no run in {}: start one with `kernelzero run --config \
+                                FILE`", home.dir().display());
+            Usage(text).into()
+        }),
+    }
+}
+
+/// Opens a home that must exist, for reading.
+pub fn home_to_read(dir: &Path) -> Result<Home> {
+    if !dir.join("runs").is_dir() {
+        let text = format!("{} holds no runs: give --home, or start one with `kernelzero run`",
+                           dir.display());
+        return Err(Usage(text).into());
+    }
+    Ok(Home::open(dir)?)
+}
+
+/// A run opened for reading, with its state.
+pub struct Reader {
+    /// Its name.
+    pub run: RunId,
+    /// Its log.
+    pub log: FileLog,
+    /// Its blobs.
+    pub blobs: BlobDir,
+    /// What its log adds up to.
+    pub state: RunState,
+}
+
+/// Opens and folds a run for reading; an owner may go on writing.
+pub fn read(dir: &Path, named: Option<RunId>) -> Result<Reader> {
+    let home = home_to_read(dir)?;
+    let run = pick(&home, named)?;
+    let log = home.open_run(run, OpenMode::ReadOnly)?;
+    let state = actors::bus::fold(&log)?;
+    Ok(Reader { run, log, blobs: home.blobs()?, state })
+}
+
+/// The run that `kernelzero run` goes on with: the newest, if it has this config and is not over.
+pub fn unfinished(home: &Home, config: &RunConfig) -> Result<Option<RunId>> {
+    let Some(run) = home.runs()?.last().copied() else { return Ok(None) };
+    let log = home.open_run(run, OpenMode::ReadOnly)?;
+    let state = actors::bus::fold(&log)?;
+    let same = state.config.as_ref() == Some(config);
+    Ok((same && state.position != Position::Finished).then_some(run))
+}
+
+/// Branches `parent` before round `round` and returns the branch. The parent is not touched.
+pub fn restart(dir: &Path, named: Option<RunId>, round: u32) -> Result<RunId> {
+    let home = home_to_read(dir)?;
+    let parent = pick(&home, named)?;
+    let log = home.open_run(parent, OpenMode::ReadOnly)?;
+    let mut found: Option<(Seq, events::ids::Digest)> = None;
+    log.scan(Seq(1), |recorded, _| match recorded.event {
+        Event::RoundStarted { round: started } if started == round => {
+            found = Some((Seq(recorded.seq.0 - 1), recorded.previous));
+            ControlFlow::Break(())
+        }
+        _ => ControlFlow::Continue(()),
+    })?;
+    let (at, parent_head) = found.ok_or_else(|| {
+        Usage(format!("run {parent} has no round {round}: `kernelzero status` shows its rounds"))
+    })?;
+    drop(log);
+    let run = new_run_id()?;
+    let log: Arc<dyn Log> = Arc::new(home.fork_run(parent, at, run)?);
+    let bus = Bus::open(log, Arc::new(home.blobs()?))?;
+    let reason = format!("restart of round {round}");
+    let forked = Event::RunForked { run, parent, parent_head, reason };
+    bus.append(Actor::RunControl, vec![(Some(at), forked)])?;
+    Ok(run)
+}
+
+/// The home of a run must be given for what follows.
+pub fn need_config(state: &RunState) -> Result<&RunConfig> {
+    state.config.as_ref().ok_or_else(|| anyhow!("the log has no RunStarted"))
+}

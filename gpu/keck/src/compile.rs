@@ -1,0 +1,245 @@
+//! Building CUDA candidates: their sources are collected in a worker, compiled with the judge's
+//! own command lines in another, and kept as files by content.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use events::outcome::{Backend, Failure, FailureKind};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::cache::Weigh;
+use crate::error::Error;
+use crate::fault;
+use crate::judge::{Judge, lock};
+use crate::measure::{Stop, heard};
+use crate::rules;
+use crate::session::{Answer, Session};
+use crate::toolchain::Toolchain;
+
+/// Extensions one candidate may define.
+const EXTENSIONS_MAX: usize = 4;
+/// Source text of one candidate's extensions, in bytes.
+const SOURCE_MAX: usize = 256 * 1024;
+
+/// Compilers get this many times their processor time by the clock on the wall.
+const STARVED: u32 = 10;
+/// Flags are dropped anyway; those that would run a command in a shell are no mistake.
+const SHELL: [char; 8] = ['`', '$', ';', '|', '&', '<', '>', '\n'];
+
+/// A kernel to build.
+#[derive(Clone, Debug)]
+pub struct BuildJob {
+    /// The candidate's source.
+    pub source: String,
+    /// Its language.
+    pub backend: Backend,
+}
+
+/// What a build came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Build {
+    /// Nothing to build: Triton compiles at the first launch.
+    Ready,
+    /// Compiled and linked.
+    Cuda {
+        /// Folder with the shared objects and their list.
+        artifact: PathBuf,
+    },
+    /// The candidate's own fault.
+    Rejected(Failure),
+}
+
+/// One extension as the candidate asked for it.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Extension {
+    pub cpp: Vec<String>,
+    pub cuda: Vec<String>,
+    pub functions: Vec<String>,
+    pub flags: Vec<String>,
+    pub key: String,
+}
+
+/// A shared object ready to be handed to a worker.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Artifact {
+    pub key: String,
+    pub name: String,
+    pub file: String,
+    #[serde(skip)]
+    pub bytes: Vec<u8>,
+}
+
+/// A cached result.
+#[derive(Debug)]
+pub(crate) struct Compiled(pub Build);
+
+impl Weigh for Compiled {
+    fn bytes(&self) -> usize {
+        // The files stay in the private folder; only the list is in memory.
+        4096
+    }
+}
+
+impl Judge {
+    /// Builds a candidate. Triton has nothing to build; CUDA is compiled with nvcc, which takes up
+    /// to a minute or more where the source includes torch's headers.
+    pub fn build(&self, job: &BuildJob) -> Result<Build, Error> {
+        if job.backend == Backend::Triton {
+            return Ok(Build::Ready);
+        }
+        let toolchain = Toolchain::find(&self.config.python)?;
+        let identity = format!("{}/{}/{}", toolchain.identity(), self.device.arch(), job.source);
+        let key = blake3::hash(identity.as_bytes());
+        if let Some(found) = lock(&self.builds).get(&key) {
+            return Ok(found.0.clone());
+        }
+        let _slot = self.slot();
+        let folder = self.scratch.path().join(format!("build-{}", key.to_hex()));
+        let build = match self.build_cuda(job, &toolchain, &folder) {
+            Ok(()) => Build::Cuda { artifact: folder },
+            Err(Stop::Candidate(failure)) => Build::Rejected(failure),
+            Err(Stop::World(error)) => return Err(error),
+        };
+        lock(&self.builds).put(key, std::sync::Arc::new(Compiled(build.clone())));
+        Ok(build)
+    }
+
+    fn build_cuda(&self, job: &BuildJob, tools: &Toolchain, folder: &Path) -> Result<(), Stop> {
+        let extensions = self.collect(&job.source)?;
+        fs::create_dir_all(folder).map_err(Error::system("making a build folder"))?;
+        let mut artifacts = Vec::new();
+        for (index, extension) in extensions.iter().enumerate() {
+            if let Some(flag) = extension.flags.iter().find(|f| f.contains(SHELL)) {
+                let detail = format!("compiler-flags: {}", fault::scrub(flag));
+                return Err(Stop::Candidate(Failure::new(FailureKind::Impure, detail)));
+            }
+            let text = extension.cpp.iter().chain(&extension.cuda);
+            if let Some(failure) = rules::inspect_cuda(text.map(String::as_str)) {
+                return Err(Stop::Candidate(failure));
+            }
+            let artifact = self.compile(extension, index, tools)?;
+            fs::write(folder.join(&artifact.file), &artifact.bytes)
+                .map_err(Error::system("writing a shared object"))?;
+            artifacts.push(artifact);
+        }
+        let list = serde_json::to_vec(&artifacts).map_err(|e| Error::Bug(e.to_string()))?;
+        fs::write(folder.join("artifacts.json"), list)
+            .map_err(Error::system("writing a build's list"))?;
+        Ok(())
+    }
+
+    /// Runs the candidate's file only to see what it hands to `load_inline`.
+    fn collect(&self, source: &str) -> Result<Vec<Extension>, Stop> {
+        let reject = |text: &str| Stop::Candidate(Failure::new(FailureKind::CompileError, text));
+        let mut session = self.worker("kernel")?;
+        let blobs = [("source", source.as_bytes())];
+        let question = json!({ "do": "sources" });
+        let mut reply =
+            heard(self.ask(&mut session, question, &blobs, self.config.import_timeout)?)?;
+        let list = reply.take("extensions").unwrap_or_default();
+        let extensions: Vec<Extension> =
+            serde_json::from_slice(&list).map_err(|_| reject("load_inline got no plain text"))?;
+        if extensions.is_empty() {
+            return Err(reject("no CUDA source was handed to load_inline"));
+        }
+        let total: usize =
+            extensions.iter().flat_map(|e| e.cpp.iter().chain(&e.cuda)).map(String::len).sum();
+        if extensions.len() > EXTENSIONS_MAX || total > SOURCE_MAX {
+            return Err(reject("more extensions or more source than a candidate may have"));
+        }
+        Ok(extensions)
+    }
+
+    fn compile(
+        &self,
+        extension: &Extension,
+        index: usize,
+        tools: &Toolchain,
+    ) -> Result<Artifact, Stop> {
+        let name = format!("keck_extension_{index}");
+        let file = format!("{name}.so");
+        let plan = tools.plan(extension, &name, self.device.arch())?;
+        let mut session = self.worker("tools")?;
+        let files: Vec<(&str, &[u8])> =
+            plan.files.iter().map(|(n, text)| (*n, text.as_bytes())).collect();
+        let short = self.config.import_timeout;
+        tool(self.ask(&mut session, json!({ "do": "write" }), &files, short)?)?;
+        for commands in [&plan.compile, &plan.link] {
+            self.run_compilers(&mut session, commands)?;
+        }
+        let question = json!({ "do": "fetch", "file": file });
+        let mut reply = tool(self.ask(&mut session, question, &[], short)?)?;
+        let bytes = reply.take("file").unwrap_or_default();
+        Ok(Artifact { key: extension.key.clone(), name, file, bytes })
+    }
+}
+
+impl Judge {
+    fn run_compilers(&self, session: &mut Session, commands: &[Vec<String>]) -> Result<(), Stop> {
+        let limit = self.config.build_timeout;
+        let question = json!({ "do": "run", "commands": commands, "cpu": limit.as_secs().max(1) });
+        let reply = tool(self.ask(session, question, &[], limit * STARVED)?)?;
+        let results = reply.value["results"].as_array().cloned().unwrap_or_default();
+        for result in results {
+            let text = result[1].as_str().unwrap_or_default();
+            if result[0] != 0 && reply.value["cpu"].as_f64() >= Some(limit.as_secs_f64()) {
+                let why = "the compilers took more processor time than they may";
+                return Err(Stop::Candidate(Failure::new(FailureKind::Timeout, why)));
+            }
+            if result[0] != 0 {
+                return Err(compiler_said(text));
+            }
+            if let Some(symbol) = undefined_symbol(text) {
+                return Err(compiler_said(&format!("undefined symbol: {symbol}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The shared objects of a build.
+pub(crate) fn artifacts(build: &Build) -> Result<Vec<Artifact>, Error> {
+    let Build::Cuda { artifact } = build else { return Ok(Vec::new()) };
+    let list = fs::read(artifact.join("artifacts.json"))
+        .map_err(Error::system("reading a build's list"))?;
+    let mut artifacts: Vec<Artifact> =
+        serde_json::from_slice(&list).map_err(|e| Error::Bug(e.to_string()))?;
+    for entry in &mut artifacts {
+        entry.bytes = fs::read(artifact.join(&entry.file))
+            .map_err(Error::system("reading a shared object"))?;
+    }
+    Ok(artifacts)
+}
+
+/// What the tools' worker says; its own faults are the world's.
+fn tool(answer: Answer) -> Result<crate::session::Reply, Stop> {
+    match answer {
+        Answer::TimedOut => Err(Error::Overloaded("compilers got no processor".to_owned()).into()),
+        Answer::Gone(why) => Err(Error::WorkerDied(format!("compiling: {why}")).into()),
+        Answer::Said(reply) if reply.value["failed"].is_null() => Ok(reply),
+        Answer::Said(reply) => {
+            Err(Error::ToolchainMissing(fault::scrub(&reply.value["message"].to_string())).into())
+        }
+    }
+}
+
+/// Only lines that point at the candidate's text: others may quote files of this machine.
+fn compiler_said(text: &str) -> Stop {
+    let own = |line: &&str| {
+        ["main.cpp", "cuda.cu", "undefined", "error"].iter().any(|part| line.contains(part))
+    };
+    let lines: Vec<&str> = text.lines().filter(own).take(12).collect();
+    Stop::Candidate(Failure::new(FailureKind::CompileError, fault::scrub(&lines.join("\n"))))
+}
+
+/// A symbol that neither torch nor CUDA offers; Python's own come from the running interpreter.
+fn undefined_symbol(text: &str) -> Option<&str> {
+    let quoted = |line: &'_ str| -> Option<(usize, usize)> {
+        let start = line.find("undefined reference to `")? + "undefined reference to `".len();
+        Some((start, start + line[start..].find('\'')?))
+    };
+    text.lines()
+        .filter_map(|line| quoted(line).map(|(a, b)| &line[a..b]))
+        .find(|symbol| !symbol.starts_with("Py") && !symbol.starts_with("_Py"))
+}

@@ -1,0 +1,71 @@
+//! Settings of a judge.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How workers are kept apart from the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Namespaces where the kernel allows them, and what else there is.
+    Strongest,
+    /// No namespaces, only limits, dropped privileges and the system call filter. For tests.
+    LimitsOnly,
+}
+
+/// Where and how a [`crate::Judge`] runs code.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Python of an environment that holds torch, triton and numpy < 2.4.
+    pub python: PathBuf,
+    /// Folder for builds and for the workers' root. Made if absent; swept of dead owners' remains.
+    pub scratch: PathBuf,
+    /// Jobs that run at once; further callers wait.
+    pub workers: usize,
+    /// Deadline for importing a source, building its model and loading state.
+    pub import_timeout: Duration,
+    /// Deadline for one trial of a reference or a candidate. Like the one above it does not count
+    /// time in which the worker was ready to run but got no processor.
+    pub trial_timeout: Duration,
+    /// Processor time that one compiler of one candidate may take.
+    pub build_timeout: Duration,
+    /// Memory a worker may take beyond the warm process, in MiB.
+    pub memory_mib: u64,
+    /// Largest file a worker may write or hand over, in MiB.
+    pub file_mib: u64,
+    /// Size of a worker's private folder, in MiB.
+    pub tmp_mib: u64,
+    /// Bytes of reference results that are kept for further kernels of the same module.
+    pub cache_bytes: usize,
+    /// Layers to use.
+    pub isolation: Isolation,
+    /// Run on the CPU even if there is a GPU.
+    pub force_cpu: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            python: default_python(),
+            scratch: std::env::temp_dir().join("keck"),
+            workers: 1,
+            import_timeout: Duration::from_secs(20),
+            trial_timeout: Duration::from_secs(20),
+            build_timeout: Duration::from_secs(150),
+            memory_mib: 4096,
+            file_mib: 1024,
+            tmp_mib: 256,
+            cache_bytes: 256 << 20,
+            isolation: Isolation::Strongest,
+            force_cpu: false,
+        }
+    }
+}
+
+/// `KERNELZERO_PYTHON`, else the project's environment below the home folder's cache.
+fn default_python() -> PathBuf {
+    if let Some(path) = std::env::var_os("KERNELZERO_PYTHON") {
+        return path.into();
+    }
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    home.join(".cache/kernelzero/venv/bin/python")
+}

@@ -1,0 +1,72 @@
+//! The static rules for candidates.
+
+use events::outcome::{Backend, Failure, FailureKind};
+
+use super::names::Names;
+use super::reach::{Mode, reach};
+use super::syntax::{Source, all};
+use super::work::Inspector;
+use super::{cuda, everywhere};
+
+/// Reads a candidate's file: which language its kernels are in, or the first rule it breaks.
+pub fn inspect_kernel(text: &str) -> Result<Backend, Failure> {
+    let text = text.trim_start_matches('\u{feff}');
+    let source = Source::parse(text).map_err(|why| Failure::new(FailureKind::CompileError, why))?;
+    let names = Names::of(&source);
+    let impure = |evidence: String| Failure::new(FailureKind::Impure, evidence);
+    if !names.is_module("ModelNew") {
+        let why = "no class ModelNew that derives from torch.nn.Module";
+        return Err(Failure::new(FailureKind::MissingEntry, why));
+    }
+    if let Some(found) = everywhere::check(&source, &names) {
+        return Err(impure(found));
+    }
+    if names.method("ModelNew", "forward").is_none() {
+        return Err(Failure::new(FailureKind::MissingEntry, "ModelNew has no forward"));
+    }
+    let units = reach(&source, &names, "ModelNew", &["forward"]);
+    let inspector = Inspector { source: &source, names: &names };
+    if let Some(found) = units.iter().find_map(|unit| inspector.check(*unit)) {
+        return Err(impure(found));
+    }
+    let texts = cuda_texts(&source);
+    if texts.iter().any(|t| t.contains("__global__")) && mentions_load_inline(&source) {
+        return match cuda::inspect_literals(&texts) {
+            Some(found) => Err(impure(found)),
+            None => Ok(Backend::Cuda),
+        };
+    }
+    let launches = units.iter().any(|(_, mode)| *mode == Mode::Kernel);
+    if !launches && names.kernels.is_empty() {
+        return Err(impure("no-kernel: neither a @triton.jit kernel nor CUDA source".to_owned()));
+    }
+    Ok(Backend::Triton)
+}
+
+fn mentions_load_inline(source: &Source<'_>) -> bool {
+    all(source.root())
+        .into_iter()
+        .any(|n| n.kind() == "identifier" && source.text(n) == "load_inline")
+}
+
+/// String literals that may be C++ text; docstrings are not.
+fn cuda_texts(source: &Source<'_>) -> Vec<String> {
+    let mut texts = Vec::new();
+    for node in all(source.root()) {
+        let statement = node.parent().is_some_and(|p| p.kind() == "expression_statement");
+        if node.kind() != "string" || statement {
+            continue;
+        }
+        let text = source.text(node);
+        let quotes = text.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+        let formatted =
+            text.len() > quotes.len() && text[..text.len() - quotes.len()].contains('f');
+        let inner = quotes.trim_matches(['"', '\'']);
+        texts.push(if formatted {
+            inner.replace("{{", "{").replace("}}", "}")
+        } else {
+            inner.to_owned()
+        });
+    }
+    texts
+}

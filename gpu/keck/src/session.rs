@@ -1,0 +1,190 @@
+//! One worker and the questions put to it, each with a deadline.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::poll::{Ready, wait};
+use crate::wire;
+use crate::zygote::Forked;
+
+/// Printed text that is kept of one worker.
+const LOG_MAX: usize = 64 * 1024;
+
+/// A worker that waits for a processor gets at most this many times its deadline.
+const STARVED: u32 = 10;
+
+/// A worker; killed when dropped.
+#[derive(Debug)]
+pub struct Session {
+    forked: Forked,
+    file_limit: u64,
+    log: Vec<u8>,
+}
+
+/// What a worker says, with the memory files that came along.
+#[derive(Debug)]
+pub struct Reply {
+    /// The packet.
+    pub value: Value,
+    /// Content of the memory files by name.
+    pub blobs: Vec<(String, Vec<u8>)>,
+}
+
+impl Reply {
+    /// Takes the memory file of a name.
+    pub fn take(&mut self, name: &str) -> Option<Vec<u8>> {
+        let place = self.blobs.iter().position(|(n, _)| n == name)?;
+        Some(self.blobs.swap_remove(place).1)
+    }
+}
+
+/// How a question ended.
+#[derive(Debug)]
+pub enum Answer {
+    /// The worker answered.
+    Said(Reply),
+    /// The deadline passed; the worker was killed.
+    TimedOut,
+    /// The worker ended, or sent something that is no answer.
+    Gone(&'static str),
+}
+
+impl Session {
+    /// Takes over a forked worker.
+    pub fn new(forked: Forked, file_limit: u64) -> Self {
+        Self { forked, file_limit, log: Vec::new() }
+    }
+
+    /// Puts a question and waits for its answer.
+    pub fn ask(
+        &mut self,
+        mut question: Value,
+        blobs: &[(&str, &[u8])],
+        timeout: Duration,
+    ) -> Result<Answer, Error> {
+        question["blobs"] = blobs.iter().map(|(name, _)| *name).collect();
+        let files = blobs
+            .iter()
+            .map(|(_, data)| wire::memory_file(data))
+            .collect::<Result<Vec<OwnedFd>, Error>>()?;
+        let fds: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        let packet = question.to_string();
+        if wire::send(self.forked.socket.as_fd(), packet.as_bytes(), &fds).is_err() {
+            return Ok(Answer::Gone("it ended before it was asked"));
+        }
+        self.hear(timeout)
+    }
+
+    fn hear(&mut self, timeout: Duration) -> Result<Answer, Error> {
+        let start = Instant::now();
+        let delay_before = self.waited_for_cpu();
+        let mut printing = true;
+        loop {
+            // Time in which the worker could run but got no processor is not its own.
+            let delay = self.waited_for_cpu().saturating_sub(delay_before);
+            let elapsed = start.elapsed();
+            let left = timeout.saturating_sub(elapsed.saturating_sub(delay));
+            if left.is_zero() {
+                self.kill();
+                return Ok(Answer::TimedOut);
+            }
+            if elapsed > timeout * STARVED {
+                self.kill();
+                return Err(Error::Overloaded("a worker got no processor".to_owned()));
+            }
+            let mut fds = vec![self.forked.socket.as_fd(), self.forked.handle.as_fd()];
+            if printing {
+                fds.push(self.forked.log.as_fd());
+            }
+            match wait(&fds, left)? {
+                Ready::At(0) => return Ok(self.packet()),
+                Ready::At(2) => printing = self.drain_log(),
+                Ready::At(_) => return Ok(Answer::Gone("it ended without an answer")),
+                // There may be time left if the worker had to wait; the next turn sees it.
+                Ready::TimedOut => {}
+            }
+        }
+    }
+
+    /// How long the worker's main thread was ready to run but did not; zero if that is unknown.
+    fn waited_for_cpu(&self) -> Duration {
+        let handle = self.forked.handle.as_raw_fd();
+        let nanoseconds = || -> Option<u64> {
+            let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{handle}")).ok()?;
+            let pid = about.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
+            let times = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+            times.split_whitespace().nth(1)?.parse().ok()
+        };
+        Duration::from_nanos(nanoseconds().unwrap_or(0))
+    }
+
+    fn packet(&mut self) -> Answer {
+        let Ok((packet, fds)) = wire::receive(self.forked.socket.as_fd()) else {
+            return Answer::Gone("its socket failed");
+        };
+        if packet.is_empty() {
+            return Answer::Gone("it ended without an answer");
+        }
+        let Ok(value) = serde_json::from_slice::<Value>(&packet) else {
+            return Answer::Gone("it sent bytes that are no answer");
+        };
+        let names = value["blobs"].as_array().cloned().unwrap_or_default();
+        if names.len() != fds.len() {
+            return Answer::Gone("it named other files than it sent");
+        }
+        let mut blobs = Vec::with_capacity(fds.len());
+        for (name, fd) in names.iter().zip(fds) {
+            let (Some(name), Some(data)) =
+                (name.as_str(), wire::read_memory_file(fd, self.file_limit))
+            else {
+                return Answer::Gone("it handed over more bytes than it may");
+            };
+            blobs.push((name.to_owned(), data));
+        }
+        Answer::Said(Reply { value, blobs })
+    }
+
+    /// Reads what the worker printed, keeps the first part; false when the pipe is closed.
+    fn drain_log(&mut self) -> bool {
+        let mut buffer = [0; 8192];
+        loop {
+            match nix::unistd::read(&self.forked.log, &mut buffer) {
+                Ok(0) => return false,
+                Ok(count) => {
+                    let room = LOG_MAX.saturating_sub(self.log.len()).min(count);
+                    self.log.extend_from_slice(&buffer[..room]);
+                }
+                Err(nix::Error::EINTR) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// What the worker printed so far. For people: nothing is ever decided from it.
+    pub fn printed(&mut self) -> String {
+        self.drain_log();
+        String::from_utf8_lossy(&self.log).into_owned()
+    }
+
+    fn kill(&self) {
+        // SAFETY: a plain system call on a descriptor that this struct owns.
+        unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.forked.handle.as_raw_fd(),
+                libc::SIGKILL,
+                std::ptr::null::<libc::c_void>(),
+                0,
+            );
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,168 @@
+//! The compilers beside torch, and the command lines that candidates cannot influence.
+
+use std::path::{Path, PathBuf};
+
+use crate::compile::Extension;
+use crate::error::Error;
+
+/// Where nvcc, torch's headers and Python's headers are.
+#[derive(Clone, Debug)]
+pub(crate) struct Toolchain {
+    nvcc: PathBuf,
+    cuda: PathBuf,
+    torch: PathBuf,
+    python_include: PathBuf,
+}
+
+/// Files and commands of one build.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Files to write, by name.
+    pub files: Vec<(&'static str, String)>,
+    /// Commands that run at the same time.
+    pub compile: Vec<Vec<String>>,
+    /// The link command.
+    pub link: Vec<Vec<String>>,
+}
+
+impl Toolchain {
+    /// Looks through the packages of the Python's environment.
+    pub fn find(python: &Path) -> Result<Self, Error> {
+        let missing = |what: &str| Error::ToolchainMissing(what.to_owned());
+        let prefix = python.parent().and_then(Path::parent).ok_or_else(|| missing("no prefix"))?;
+        let packages = site_packages(prefix).ok_or_else(|| missing("no site-packages"))?;
+        let nvcc = find_nvcc(&packages.join("nvidia")).ok_or_else(|| missing("no bin/nvcc"))?;
+        let cuda = nvcc.parent().and_then(Path::parent).ok_or_else(|| missing("no CUDA root"))?;
+        let torch = packages.join("torch");
+        let python_include = python_headers(python).ok_or_else(|| missing("no Python.h"))?;
+        if !torch.join("include/torch/csrc/api/include/torch").is_dir() {
+            return Err(missing("no torch headers"));
+        }
+        Ok(Self { cuda: cuda.to_owned(), torch, nvcc, python_include })
+    }
+
+    /// What results depend on beside the source.
+    pub fn identity(&self) -> String {
+        format!("{}|{}|flags-1", self.nvcc.display(), self.torch.display())
+    }
+
+    /// Where nvcc is.
+    pub fn nvcc(&self) -> &Path {
+        &self.nvcc
+    }
+
+    /// The files and commands that build one extension.
+    pub fn plan(&self, extension: &Extension, name: &str, arch: &str) -> Result<Plan, Error> {
+        let common = self.common(name);
+        let mut gxx = vec!["g++".to_owned(), "-O1".into(), "-fPIC".into(), "-w".into()];
+        gxx.extend(common.clone());
+        gxx.extend(["-c", "main.cpp", "-o", "main.o"].map(str::to_owned));
+        let mut nvcc = vec![
+            self.nvcc.display().to_string(),
+            "-O3".into(),
+            "-w".into(),
+            "--expt-relaxed-constexpr".into(),
+            "--expt-extended-lambda".into(),
+            format!("-gencode=arch=compute_{arch},code=sm_{arch}"),
+            "-Xcompiler".into(),
+            "-fPIC".into(),
+        ];
+        nvcc.extend(common);
+        nvcc.extend(["-c", "cuda.cu", "-o", "cuda.o"].map(str::to_owned));
+        let link = self.link(name);
+        Ok(Plan {
+            files: vec![("main.cpp", binding(extension)), ("cuda.cu", device_code(extension))],
+            compile: vec![gxx, nvcc],
+            link: vec![link],
+        })
+    }
+
+    fn common(&self, name: &str) -> Vec<String> {
+        let include = |path: PathBuf| format!("-I{}", path.display());
+        vec![
+            "-std=c++17".into(),
+            format!("-DTORCH_EXTENSION_NAME={name}"),
+            "-DTORCH_API_INCLUDE_EXTENSION_H".into(),
+            include(self.torch.join("include")),
+            include(self.torch.join("include/torch/csrc/api/include")),
+            include(self.cuda.join("include")),
+            include(self.python_include.clone()),
+        ]
+    }
+
+    fn link(&self, name: &str) -> Vec<String> {
+        let mut command: Vec<String> =
+            ["g++", "-shared", "main.o", "cuda.o", "-o"].map(str::to_owned).into();
+        command.push(format!("{name}.so"));
+        for folder in [self.torch.join("lib"), self.cuda.join("lib")] {
+            command.push(format!("-L{}", folder.display()));
+            command.push(format!("-Wl,-rpath,{}", folder.display()));
+        }
+        for library in ["torch", "torch_cpu", "torch_cuda", "torch_python", "c10", "c10_cuda"] {
+            command.push(format!("-l{library}"));
+        }
+        command.extend(["-l:libcudart.so.13", "-Wl,--no-as-needed"].map(str::to_owned));
+        // Python's symbols stay open; the judge reads the warnings to find the others.
+        command.extend(["-Wl,-z,defs", "-Wl,--warn-unresolved-symbols"].map(str::to_owned));
+        command.push(format!("-Wl,-rpath-link,{}", self.cuda.join("lib").display()));
+        command
+    }
+}
+
+/// The C++ file: the candidate's declarations and a binding of the functions it names.
+fn binding(extension: &Extension) -> String {
+    let mut text = String::from("#include <torch/extension.h>\n");
+    for source in &extension.cpp {
+        text.push_str(source);
+        text.push('\n');
+    }
+    if !extension.functions.is_empty() {
+        text.push_str("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n");
+        for name in extension.functions.iter().filter(|n| is_identifier(n)) {
+            text.push_str(&format!("m.def(\"{name}\", torch::wrap_pybind_function({name}));\n"));
+        }
+        text.push_str("}\n");
+    }
+    text
+}
+
+fn device_code(extension: &Extension) -> String {
+    let mut text =
+        String::from("#include <torch/types.h>\n#include <cuda.h>\n#include <cuda_runtime.h>\n");
+    for source in &extension.cuda {
+        text.push_str(source);
+        text.push('\n');
+    }
+    text
+}
+
+/// Names go into C++ text, so they must be nothing but names.
+fn is_identifier(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn site_packages(prefix: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(prefix.join("lib")).ok()?;
+    let folders = entries.flatten().map(|e| e.path().join("site-packages"));
+    folders.into_iter().find(|path| path.is_dir())
+}
+
+/// `nvidia/*/bin/nvcc`: the folder's name changes with the CUDA version.
+fn find_nvcc(nvidia: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(nvidia).ok()?;
+    let places = entries.flatten().map(|e| e.path().join("bin/nvcc"));
+    places.into_iter().find(|path| path.is_file())
+}
+
+/// The headers of the Python that the environment was made from.
+fn python_headers(python: &Path) -> Option<PathBuf> {
+    let real = std::fs::canonicalize(python).ok()?;
+    let include = real.parent()?.parent()?.join("include");
+    let entries = std::fs::read_dir(include).ok()?;
+    let mut found: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+    found.retain(|path| path.join("Python.h").is_file());
+    found.sort();
+    found.pop()
+}

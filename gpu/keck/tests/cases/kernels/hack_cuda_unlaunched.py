@@ -1,0 +1,36 @@
+# reference: leaky_scale
+# backend: cuda
+# expect: rejected
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = r"""
+#include <torch/extension.h>
+
+// torch::leaky_relu would be the easy way
+__global__ void leaky(const float* x, float* y, int n, float s) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] > 0.f ? x[i] : x[i] * s;
+}
+
+torch::Tensor forward(torch::Tensor x, double s) {
+    return x;
+}
+"""
+
+ops = load_inline(
+    name="leaky_case",
+    cpp_sources="torch::Tensor forward(torch::Tensor x, double s);",
+    cuda_sources=SOURCE,
+    functions=["forward"],
+)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, slope):
+        super().__init__()
+        self.slope = slope
+
+    def forward(self, x):
+        return ops.forward(x, self.slope)

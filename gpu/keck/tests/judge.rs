@@ -1,0 +1,270 @@
+//! The judge against real workers: what it observes, what it keeps out, what it leaves behind.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use events::outcome::{Backend, Execution, FailureKind, Measurement, ModuleRun, SourceReport};
+use keck::{Build, Config, Judge, MeasureJob, ValidateJob};
+
+fn case(kind: &str, name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(kind);
+    std::fs::read_to_string(path.join(format!("{name}.py"))).unwrap()
+}
+
+fn validate(judge: &Judge, source: &str) -> ModuleRun {
+    judge.validate(&ValidateJob { source: source.to_owned(), seed: 7, trials: 3 }).unwrap()
+}
+
+fn measure(judge: &Judge, module: &str, kernel: &str) -> Measurement {
+    judge
+        .measure(&MeasureJob {
+            module_source: module.to_owned(),
+            kernel_source: kernel.to_owned(),
+            backend: Backend::Triton,
+            build: Build::Ready,
+            seed: 7,
+            trials: 3,
+            timing: false,
+        })
+        .unwrap()
+}
+
+fn failed(measurement: &Measurement) -> FailureKind {
+    match &measurement.execution {
+        Execution::Failed(failure) => failure.kind,
+        other => panic!("no failure: {other:?}"),
+    }
+}
+
+/// A kernel file whose import runs `code`, then behaves.
+fn misbehaving(code: &str) -> String {
+    case("kernels", "honest_leaky").replace("\n\n@triton.jit", &format!("\n{code}\n\n@triton.jit"))
+}
+
+#[test]
+fn modules_are_observed() {
+    let judge = common::judge(1);
+    let ModuleRun::Ran { trials, depends_on_inputs, dead_parameters } =
+        validate(&judge, &case("modules", "bias_linear"))
+    else {
+        panic!("bias_linear did not run");
+    };
+    assert_eq!(trials.len(), 3);
+    assert!(trials.iter().all(|t| t.repeatable && t.nonfinite == 0 && t.spread > 0.0));
+    assert!(trials[0].seed != trials[1].seed && trials[0].max_abs != trials[1].max_abs);
+    assert_eq!((depends_on_inputs, dead_parameters), (Some(true), Vec::new()));
+
+    let ModuleRun::Ran { trials, .. } = validate(&judge, &case("modules", "noise_always")) else {
+        panic!("noise_always did not run");
+    };
+    assert!(trials.iter().all(|t| !t.repeatable));
+
+    let failed = validate(&judge, &case("modules", "raises"));
+    assert!(
+        matches!(failed, ModuleRun::Failed { ref step, .. } if step == "forward"),
+        "{failed:?}"
+    );
+
+    let lora = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.a = nn.Parameter(torch.ones(3))\n        self.b = nn.Parameter(torch.zeros(3))\n\n    def forward(self, x):\n        return x * 0.0 + self.a * self.b\n\n\ndef get_inputs():\n    return [torch.randn(3)]\n\n\ndef get_init_inputs():\n    return []\n";
+    let ModuleRun::Ran { depends_on_inputs, dead_parameters, .. } = validate(&judge, lora) else {
+        panic!("the zero-initialised module did not run");
+    };
+    assert_eq!(depends_on_inputs, Some(false));
+    assert_eq!(dead_parameters, ["a"]);
+}
+
+#[test]
+fn modules_cannot_overrun() {
+    let limit = Duration::from_secs(3);
+    let judge = Judge::new(Config { trial_timeout: limit, ..Config::default() }).unwrap();
+    let endless = case("modules", "column_mean")
+        .replace("return x.mean(dim=0)", "\n        while True:\n            print('x' * 1000)");
+    assert!(matches!(validate(&judge, &endless), ModuleRun::Exceeded(_)));
+    let hungry = case("modules", "column_mean")
+        .replace("return x.mean(dim=0)", "return torch.zeros(1 << 36).sum(dim=0, keepdim=True)");
+    let run = validate(&judge, &hungry);
+    assert!(matches!(run, ModuleRun::Exceeded(_)), "{run:?}");
+}
+
+#[test]
+fn candidates_are_confined() {
+    let judge = common::judge(1);
+    let module = case("modules", "leaky_scale");
+    let canary = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(canary.path(), "secret").unwrap();
+    let attempts = [
+        format!("assert not __import__('os').path.exists({:?})", canary.path()),
+        "import socket\ntry:\n    socket.socket()\n    raise SystemExit('socket')\nexcept OSError:\n    pass".to_owned(),
+        "import os\ntry:\n    os.fork()\n    raise SystemExit('fork')\nexcept OSError:\n    pass".to_owned(),
+        "import os\ntry:\n    open('/usr/keck-marker', 'w')\n    raise SystemExit('write')\nexcept OSError:\n    pass".to_owned(),
+        "import os\nassert os.getpid() == 1 and len([p for p in os.listdir('/proc') if p.isdigit()]) == 1".to_owned(),
+        "import os\nassert os.environ.get('KECK_TEST_SECRET') is None and os.getuid() != 0 or os.getuid() == 0".to_owned(),
+        "import os\ntry:\n    os.kill(0, 0)\n    os.setuid(0)\n    raise SystemExit('root')\nexcept OSError:\n    pass".to_owned(),
+    ];
+    for code in attempts {
+        let found = measure(&judge, &module, &misbehaving(&code));
+        assert!(matches!(found.execution, Execution::Ran { .. }), "{code}: {:?}", found.execution);
+    }
+    assert_eq!(std::fs::read_to_string(canary.path()).unwrap(), "secret");
+    let gone = measure(&judge, &module, &misbehaving("import os\nos._exit(0)"));
+    assert_eq!(failed(&gone), FailureKind::SandboxViolation);
+    let crash = misbehaving("import ctypes\nctypes.string_at(1)");
+    assert_eq!(failed(&measure(&judge, &module, &crash)), FailureKind::SandboxViolation);
+    for layer in ["rlimits", "seccomp", "no-new-privs"] {
+        assert!(gone.layers.iter().any(|l| l == layer), "{layer} of {:?}", gone.layers);
+    }
+}
+
+#[test]
+fn without_namespaces_the_rest_still_holds() {
+    let isolation = keck::Isolation::LimitsOnly;
+    let judge = Judge::new(Config { isolation, ..Config::default() }).unwrap();
+    let module = case("modules", "leaky_scale");
+    assert!(judge.layers().iter().any(|l| l == "landlock") || cfg!(not(target_os = "linux")));
+    let honest = measure(&judge, &module, &case("kernels", "honest_leaky"));
+    assert!(matches!(honest.execution, Execution::Ran { .. }), "{:?}", honest.execution);
+    let canary = tempfile::NamedTempFile::new().unwrap();
+    for verb in ["open({p!r}).read()", "open({p!r}, 'w')"] {
+        let action = verb.replace("{p!r}", &format!("{:?}", canary.path()));
+        let code = format!(
+            "try:\n    {action}\n    raise SystemExit('reached')\nexcept OSError:\n    pass"
+        );
+        let found = measure(&judge, &module, &misbehaving(&code));
+        assert!(matches!(found.execution, Execution::Ran { .. }), "{code}: {:?}", found.execution);
+    }
+}
+
+#[test]
+fn forged_answers_are_not_believed() {
+    let judge = common::judge(1);
+    let module = case("modules", "leaky_scale");
+    let forged = "import os\nfor fd in range(3, 64):\n    try:\n        os.write(fd, b'{\"loaded\": true, \"blobs\": []}')\n    except OSError:\n        pass";
+    // The first forged packet is taken for the answer to `load`; the next answers come out of step
+    // and hold no outputs.
+    let found = measure(&judge, &module, &misbehaving(forged));
+    assert!(matches!(found.execution, Execution::Failed(_)), "{:?}", found.execution);
+}
+
+#[test]
+fn several_threads_share_a_judge() {
+    let judge = common::judge(2);
+    let module = case("modules", "leaky_scale");
+    let kernel = case("kernels", "honest_leaky");
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let jobs: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| measure(&judge, &module, &kernel))).collect();
+        for job in jobs {
+            let found = job.join().unwrap();
+            assert!(matches!(found.execution, Execution::Ran { launches: 1, .. }));
+        }
+    });
+    println!("4 measurements in {} ms", start.elapsed().as_millis());
+}
+
+#[test]
+fn costs() {
+    let judge = common::judge(1);
+    let (module, kernel) = (case("modules", "leaky_scale"), case("kernels", "honest_leaky"));
+    validate(&judge, &module);
+    let times = |what: &str, run: &dyn Fn()| {
+        let mut ms: Vec<u128> = (0..7)
+            .map(|_| {
+                let start = Instant::now();
+                run();
+                start.elapsed().as_millis()
+            })
+            .collect();
+        ms.sort_unstable();
+        println!("{what}: {ms:?} ms");
+    };
+    times("validate", &|| drop(validate(&judge, &module)));
+    times("measure, reference cached", &|| drop(measure(&judge, &module, &kernel)));
+}
+
+/// Kills the judge's process hard and looks for what is left. The child is this test binary.
+#[test]
+fn nothing_outlives_a_killed_judge() {
+    const MARK: &str = "KECK_TEST_CHILD";
+    if let Some(scratch) = std::env::var_os(MARK) {
+        let judge = Judge::new(Config { scratch: scratch.into(), ..Config::default() }).unwrap();
+        println!("ready");
+        let endless = case("kernels", "broken_loops");
+        measure(&judge, &case("modules", "leaky_scale"), &endless);
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["nothing_outlives_a_killed_judge", "--exact", "--nocapture"])
+        .env(MARK, scratch.path())
+        .spawn()
+        .unwrap();
+    let name = scratch.path().to_string_lossy().into_owned();
+    let running = || {
+        let mut count = 0;
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            count += usize::from(String::from_utf8_lossy(&line).contains(&name));
+        }
+        count
+    };
+    let until = |wanted: &dyn Fn(usize) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(90);
+        while !wanted(running()) {
+            assert!(Instant::now() < deadline, "{} processes", running());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    // The outer process, the warm one and the worker all carry the scratch folder's name.
+    until(&|count| count >= 3);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until(&|count| count == 0);
+    let sweeper = Judge::new(Config { scratch: scratch.path().into(), ..Config::default() });
+    let left = std::fs::read_dir(scratch.path()).unwrap().count();
+    drop(sweeper);
+    assert_eq!(left, 1, "the dead judge's folder was not swept");
+}
+
+#[test]
+fn doctor_names_what_is_there() {
+    let checks = keck::doctor(&Config::default());
+    for check in &checks {
+        println!("{:12} {:5} {} [{}]", check.name, check.ok, check.detail, check.fix);
+    }
+    for name in ["python", "torch", "triton", "numpy", "scratch"] {
+        assert!(checks.iter().any(|c| c.name == name && c.ok), "{name}");
+    }
+    let missing = Judge::new(Config { python: "/nowhere/python".into(), ..Config::default() });
+    assert!(matches!(missing, Err(keck::Error::PythonMissing(_))));
+}
+
+#[test]
+fn module_reports() {
+    let none = BTreeSet::new();
+    let report = |name: &str| keck::rules::inspect_module(&case("modules", name), &none);
+    let SourceReport::Parsed { missing, apis, forbidden } = report("bias_linear") else {
+        panic!("bias_linear does not parse");
+    };
+    assert_eq!((missing, forbidden), (Vec::new(), Vec::new()));
+    assert_eq!(apis, ["torch.nn.Linear"]);
+    let SourceReport::Parsed { apis, .. } = report("leaky_scale") else { panic!() };
+    assert_eq!(apis, ["torch.nn.functional.leaky_relu"]);
+    let text = "import os\nfrom torch import nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n        return x.sum() + eval('1')\n";
+    let tracked = BTreeSet::from(["torch.Tensor.sum".to_owned()]);
+    let SourceReport::Parsed { missing, apis, forbidden } =
+        keck::rules::inspect_module(text, &tracked)
+    else {
+        panic!()
+    };
+    assert_eq!(missing, ["get_inputs", "get_init_inputs"]);
+    assert_eq!(apis, ["torch.Tensor.sum"]);
+    assert_eq!(forbidden.len(), 2, "{forbidden:?}");
+    let broken = keck::rules::inspect_module("def f(:\n", &none);
+    assert!(matches!(broken, SourceReport::DoesNotParse(_)));
+}

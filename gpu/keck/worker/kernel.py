@@ -1,0 +1,152 @@
+"""Role `kernel`: loads one candidate and answers challenges with raw outputs.
+
+It knows neither the reference nor its outputs, and what it says is a claim, not a verdict: the
+judge compares the bytes itself. The functions it uses are bound before the candidate loads.
+"""
+
+import os
+import sys
+import types
+
+import torch
+
+import clock  # noqa: F401  (binds its functions now)
+import inline
+import watch
+import wire
+from module import init_arguments
+from report import failure
+
+ModeEnter, ModeExit = watch.OpLog.__enter__, watch.OpLog.__exit__
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+watch.install(os.environ.get("KECK_DEVICE", "cpu"))
+
+
+def serve(sock, config):
+    Session(sock, config["device"]).loop()
+
+
+class Session:
+    def __init__(self, sock, device):
+        self.sock, self.device = sock, device
+        self.model, self.kept = None, None
+        self.step = "import"
+
+    def loop(self):
+        handlers = {"load": self.load, "sources": self.sources, "call": self.call,
+                    "kept": self.kept_again, "time": self.time}
+        while True:
+            message, blobs = wire.receive(self.sock)
+            if message is None:
+                return
+            try:
+                reply, out = handlers[message["do"]](message, blobs)
+            except BaseException as error:  # a candidate may raise anything, SystemExit included
+                reply, out = failure(self.step, error), []
+            wire.send(self.sock, reply, out)
+
+    def execute(self, source, built):
+        """Runs the candidate's file as an own module, from the private folder."""
+        self.step = "import"
+        path = os.path.join(os.getcwd(), "candidate.py")
+        with open(path, "wb") as file:
+            file.write(source)
+        watch.WATCH.own_file = path
+        inline.install(built)
+        candidate = types.ModuleType("candidate")
+        candidate.__file__ = path
+        sys.modules["candidate"] = candidate
+        with torch.enable_grad():
+            exec(compile(bytes(source), path, "exec"), candidate.__dict__)
+        return candidate
+
+    def sources(self, _message, blobs):
+        """Only collects what the candidate would hand to `load_inline`."""
+        trouble = None
+        try:
+            candidate = self.execute(blobs["source"], None)
+            if not inline.COLLECTED:
+                self.step = "init"
+                inline.provoke(candidate)
+        except BaseException as error:
+            trouble = failure(self.step, error)
+        if trouble and not inline.COLLECTED:
+            return trouble, []
+        return {"extensions": len(inline.COLLECTED)}, [("extensions", [inline.collected()])]
+
+    def load(self, message, blobs):
+        """Imports, constructs with the task's init inputs, and loads the task's state."""
+        built = {"modules": message["modules"]}
+        for module in message["modules"].values():
+            with open(module["file"], "wb") as file:
+                file.write(blobs[module["file"]])
+        candidate = self.execute(blobs["source"], built)
+        self.step = "entry"
+        entry = getattr(candidate, "ModelNew", None)
+        if not (isinstance(entry, type) and issubclass(entry, torch.nn.Module)):
+            raise TypeError("ModelNew is missing or is not a subclass of torch.nn.Module")
+        self.step = "init"
+        torch.manual_seed(message["seed"])
+        args, kwargs = init_arguments(wire.decode(blobs["init"], "cpu"))
+        with torch.enable_grad():
+            model = entry(*args, **kwargs)
+        self.model = torch.nn.Module.eval(torch.nn.Module.to(model, self.device))
+        self.load_state(blobs["state"])
+        return {"loaded": True}, []
+
+    def load_state(self, data):
+        self.step = "state"
+        state = wire.decode(data, self.device)
+        torch.nn.Module.load_state_dict(self.model, state, strict=True)
+
+    def call(self, message, blobs):
+        """One challenge: outputs, the inputs as they are afterwards, and what was seen."""
+        if "state" in blobs:
+            self.load_state(blobs["state"])
+        values = wire.decode(blobs["inputs"], self.device)
+        self.step = "forward"
+        watch.WATCH.launches = 0
+        watch.WATCH.ops = {} if message["log"] else None
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        mode = watch.OpLog() if message["log"] else None
+        with torch.no_grad():
+            if mode:
+                ModeEnter(mode)
+            try:
+                result = self.model(*values)
+            finally:
+                if mode:
+                    ModeExit(mode, None, None, None)
+            if self.device != "cpu":
+                clock.synchronize()
+        launches, ops = watch.WATCH.launches, watch.WATCH.ops or {}
+        outputs = wire.flatten(result)
+        kinds = [describe(o) for o in outputs]
+        plain = outputs if all(k == "plain" for k in kinds) else []
+        if message["keep"]:
+            self.kept = plain
+        reply = {"kinds": kinds, "launches": launches, "ops": ops}
+        return reply, [("outputs", wire.encode(plain, contiguous=True)),
+                       ("after", wire.encode(values))]
+
+    def kept_again(self, _message, _blobs):
+        """The kept result of an earlier call once more: a reused buffer shows as a change."""
+        return {}, [("outputs", wire.encode(self.kept, contiguous=True))]
+
+    def time(self, message, blobs):
+        self.step = "forward"
+        torch.use_deterministic_algorithms(False)
+        if blobs:
+            self.timed = wire.decode(blobs["inputs"], self.device)
+        with torch.no_grad():
+            return {"ns": clock.measure(lambda: self.model(*self.timed), message)}, []
+
+
+def describe(output):
+    """`plain`, or why an output is not a plain strided tensor."""
+    if type(output) not in PLAIN:
+        return f"output is a {type(output).__name__}, not a plain tensor"
+    if output.layout is not torch.strided:
+        return f"output has the layout {output.layout}"
+    return "plain"

@@ -1,0 +1,151 @@
+"""Role `module`: runs a reference (a proposed module) and hands over what it did.
+
+The module is as hostile as any candidate; this worker is confined the same way. It compares
+nothing: every run's bytes go to the judge.
+"""
+
+import copy
+
+import torch
+
+import wire
+from report import failure
+
+SCALES = {"plain": (1.0, 0.0), "x30": (30.0, 0.0), "x0.05": (0.05, 0.0), "+2.5": (1.0, 2.5),
+          "x8": (8.0, 0.0), "x1e5": (1e5, 0.0)}
+NOISE = 0.3
+NOISE_SALT = 0x9E3779B97F4A7C15
+
+
+def serve(sock, config):
+    Session(sock, config["device"]).loop()
+
+
+class Session:
+    def __init__(self, sock, device):
+        self.sock, self.device = sock, device
+        self.model = None
+        self.step = "import"
+
+    def loop(self):
+        handlers = {"load": self.load, "trial": self.trial, "dead": self.dead, "time": self.time}
+        while True:
+            message, blobs = wire.receive(self.sock)
+            if message is None:
+                return
+            try:
+                reply, out = handlers[message["do"]](message, blobs)
+            except BaseException as error:  # a module may raise anything, SystemExit included
+                reply, out = failure(self.step, error), []
+            wire.send(self.sock, reply, out)
+
+    def load(self, message, blobs):
+        """Imports the source and builds the model; the init inputs go to the judge."""
+        self.step = "import"
+        source = bytes(blobs["source"]).decode()
+        torch.manual_seed(message["seed"])
+        space = {"__name__": "proposed_module"}
+        with torch.enable_grad():
+            exec(compile(source, "module.py", "exec"), space)
+        self.step = "init"
+        self.get_inputs = space["get_inputs"]
+        torch.manual_seed(message["seed"])
+        init = space["get_init_inputs"]()
+        init = list(init) if isinstance(init, (list, tuple)) else init
+        stored = wire.encode(init)
+        self.init = init
+        args, kwargs = init_arguments(init)
+        model = space["Model"](*args, **kwargs)
+        self.model = model.to(self.device).eval()
+        self.initial = copy.deepcopy(self.model.state_dict())
+        names = [n for n, p in self.model.named_parameters() if p.is_floating_point()]
+        return {"parameters": names}, [("init", stored)]
+
+    def inputs(self, seed, scale="plain"):
+        self.step = "inputs"
+        torch.manual_seed(seed)
+        factor, offset = SCALES[scale]
+        values = self.get_inputs()
+        values = list(values) if isinstance(values, (list, tuple)) else [values]
+        if scale != "plain":
+            for tensor in wire.flatten(values):
+                if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                    tensor.mul_(factor).add_(offset)
+        return values
+
+    def perturb(self, seed, names=None):
+        """Loads the initial state, then adds noise to the (named) float parameters."""
+        self.model.load_state_dict(self.initial)
+        if seed is None:
+            return
+        noise = torch.Generator().manual_seed((seed ^ NOISE_SALT) & ((1 << 63) - 1))
+        for name, parameter in self.model.named_parameters():
+            if not parameter.is_floating_point():
+                continue
+            delta = torch.randn(parameter.shape, generator=noise) * NOISE
+            if names is None or name in names:
+                parameter.data.add_(delta.to(parameter.device, parameter.dtype))
+
+    def trial(self, message, _blobs):
+        """Two runs on copies of the same inputs, and one in float64 where that works."""
+        self.perturb(message["seed"] if message["perturb"] else None)
+        values = self.inputs(message["seed"], message["scale"])
+        stored = wire.encode(values)
+        state = wire.encode(dict(self.model.state_dict()))
+        self.step = "forward"
+        first, after = self.run(stored)
+        out = [("inputs", stored), ("state", state), ("first", first), ("after", after)]
+        reply = {"tensors": self.tensors}
+        if message["twice"]:
+            out.append(("second", self.run(stored)[0]))
+        if message["wide"]:
+            wide = self.run_wide(stored)
+            if wide is not None:
+                out.append(("wide", wide))
+        return reply, out
+
+    def run(self, stored):
+        values = wire.decode(bytearray(b"".join(stored)), self.device)
+        result = self.model(*values)
+        outputs = wire.flatten(result)
+        self.tensors = all(isinstance(o, torch.Tensor) for o in outputs) and bool(outputs)
+        kept = outputs if self.tensors else []
+        return wire.encode(kept, contiguous=True), wire.encode(values)
+
+    def run_wide(self, stored):
+        """The same trial in float64, so that the judge can see how well conditioned it is."""
+        try:
+            model = copy.deepcopy(self.model).double()
+            values = wire.decode(bytearray(b"".join(stored)), self.device)
+            return wire.encode(wire.flatten(model(*widen(values))), contiguous=True)
+        except Exception:  # many modules name float32 themselves; then there is no wide run
+            return None
+
+    def dead(self, message, _blobs):
+        """A run with only the named parameter perturbed, on the inputs of `seed`."""
+        self.perturb(message["seed"], names={message["parameter"]})
+        stored = wire.encode(self.inputs(message["seed"]))
+        self.step = "forward"
+        return {}, [("first", self.run(stored)[0])]
+
+    def time(self, message, _blobs):
+        import clock
+        self.step = "forward"
+        values = self.inputs(message["seed"])
+        moved = wire.decode(bytearray(b"".join(wire.encode(values))), self.device)
+        return {"ns": clock.measure(lambda: self.model(*moved), message)}, []
+
+
+def init_arguments(init):
+    """KernelBench's two forms: a list of positional arguments, or a dict of named ones."""
+    if isinstance(init, dict):
+        return [], init
+    return init, {}
+
+
+def widen(value):
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(widen(v) for v in value)
+    return value

@@ -1,0 +1,19 @@
+"""How a worker tells the judge that code written by a model raised."""
+
+import traceback
+
+TAIL_LINES = 12
+TAIL_CHARS = 4000
+
+
+def failure(step, error):
+    """A message about an exception: where, its type's name, and the last lines of the trace."""
+    lines = traceback.format_exception(error, chain=True)
+    text = "".join(lines).strip().splitlines()[-TAIL_LINES:]
+    names = []
+    seen = error
+    while seen is not None and len(names) < 8:
+        names += [c.__name__ for c in type(seen).__mro__[:3]]
+        seen = seen.__cause__ or seen.__context__
+    return {"failed": step, "types": names, "message": str(error)[:2000],
+            "detail": "\n".join(text)[-TAIL_CHARS:]}

@@ -1,0 +1,174 @@
+"""Messages between a worker and the judge, and tensors as bytes.
+
+A message is one packet of JSON plus file descriptors of memory files, named in order by the
+key `blobs`. A tensor blob is: header length (8 bytes, little endian), JSON header, data. The
+header holds a `tree` (the nesting, with plain Python values) and `tensors` (dtype, shape,
+strides, offset, bytes). Nothing is ever pickled: both sides are hostile to each other.
+"""
+
+import json
+import os
+import socket
+import struct
+
+import torch
+
+MAX_PACKET = 160 * 1024
+ALIGN = 64
+
+
+def send(sock, message, blobs=()):
+    """Sends a message; `blobs` is a list of (name, list of byte-like chunks)."""
+    fds = []
+    try:
+        for name, chunks in blobs:
+            fd = os.memfd_create(name)
+            fds.append(fd)
+            for chunk in chunks:
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(fd, view):]
+        message["blobs"] = [name for name, _ in blobs]
+        packet = json.dumps(message).encode()
+        if fds:
+            socket.send_fds(sock, [packet], fds)
+        else:
+            sock.send(packet)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def receive(sock):
+    """Returns (message, {name: bytes}), or (None, {}) when the judge has gone."""
+    packet, fds, _, _ = socket.recv_fds(sock, MAX_PACKET, 8)
+    if not packet:
+        return None, {}
+    message = json.loads(packet)
+    blobs = {}
+    for name, fd in zip(message.get("blobs", []), fds):
+        blobs[name] = read_all(fd)
+    return message, blobs
+
+
+def read_all(fd):
+    """The content of a memory file, in memory that can be written to."""
+    size = os.fstat(fd).st_size
+    data = bytearray(size)
+    view, at = memoryview(data), 0
+    while at < size:
+        got = os.preadv(fd, [view[at:]], at)
+        if got == 0:
+            break
+        at += got
+    os.close(fd)
+    return data
+
+
+def dtype_name(tensor):
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def extent(tensor):
+    """Elements of storage between the first and the last element of a strided tensor."""
+    if tensor.numel() == 0:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
+
+
+def raw(tensor):
+    """The bytes of a tensor's extent, gaps included, on the host."""
+    span = torch.as_strided(tensor.detach(), (extent(tensor),), (1,)).cpu()
+    return memoryview(span.clone().view(torch.uint8).numpy()) if span.numel() else b""
+
+
+def encode(value, contiguous=False):
+    """Byte chunks for a nest of tensors and plain values.
+
+    With `contiguous` the tensors are stored in logical order and their strides only described.
+    """
+    tensors, chunks = [], []
+    offset = 0
+
+    def put(tensor):
+        nonlocal offset
+        stored = tensor.detach().contiguous() if contiguous else tensor
+        data = raw(stored)
+        entry = {
+            "dtype": dtype_name(tensor),
+            "shape": list(tensor.shape),
+            "strides": list(stored.stride()),
+            "device": tensor.device.type,
+            "offset": offset,
+            "bytes": len(data),
+        }
+        tensors.append(entry)
+        chunks.append(data)
+        pad = -len(data) % ALIGN
+        chunks.append(b"\0" * pad)
+        offset += len(data) + pad
+        return len(tensors) - 1
+
+    tree = to_tree(value, put)
+    header = json.dumps({"tree": tree, "tensors": tensors}).encode()
+    header += b" " * (-(len(header) + 8) % ALIGN)
+    return [struct.pack("<Q", len(header)), header, *chunks]
+
+
+def to_tree(value, put):
+    if isinstance(value, torch.Tensor):
+        return ["tensor", put(value)]
+    if value is None or isinstance(value, (bool, int, str)):
+        return ["plain", value]
+    if isinstance(value, float):
+        return ["float", value.hex()]
+    if isinstance(value, (list, tuple)):
+        return [type(value).__name__ if type(value) in (list, tuple) else "tuple",
+                [to_tree(v, put) for v in value]]
+    if isinstance(value, dict):
+        return ["dict", [[to_tree(k, put), to_tree(v, put)] for k, v in value.items()]]
+    if isinstance(value, torch.dtype):
+        return ["dtype", str(value).removeprefix("torch.")]
+    raise TypeError(f"cannot hand over a value of type {type(value).__name__}")
+
+
+def decode(data, device):
+    """The value of a blob, its tensors on `device` with the strides they had."""
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(bytes(data[8:8 + length]))
+    base = 8 + length
+
+    def get(entry):
+        dtype = getattr(torch, entry["dtype"])
+        size = entry["bytes"]
+        if size == 0:
+            return torch.empty(entry["shape"], dtype=dtype, device=device)
+        start = base + entry["offset"]
+        flat = torch.frombuffer(data[start:start + size], dtype=dtype).to(device)
+        return torch.as_strided(flat, entry["shape"], entry["strides"])
+
+    return from_tree(header["tree"], [get(e) for e in header["tensors"]])
+
+
+def from_tree(tree, tensors):
+    kind, value = tree
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "float":
+        return float.fromhex(value)
+    if kind == "list":
+        return [from_tree(v, tensors) for v in value]
+    if kind == "tuple":
+        return tuple(from_tree(v, tensors) for v in value)
+    if kind == "dict":
+        return {from_tree(k, tensors): from_tree(v, tensors) for k, v in value}
+    if kind == "dtype":
+        return getattr(torch, value)
+    return value
+
+
+def flatten(value):
+    """The tensors of a (nested) tuple or list; anything else is kept as it is."""
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in flatten(item)]
+    return [value]

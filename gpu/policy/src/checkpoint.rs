@@ -1,0 +1,97 @@
+//! Checkpoints: the same state gives the same bytes, and a resumed training goes on exactly.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tch::Kind;
+
+use crate::error::{Error, Result};
+use crate::files;
+use crate::optim::AdamW;
+use crate::params::{Fill, Params};
+use crate::policy::Policy;
+
+/// The optimizer's file in a checkpoint folder.
+pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+
+/// What the optimizer's file says beside its tensors.
+#[derive(Serialize, Deserialize)]
+struct State {
+    step: u64,
+    beta1: f64,
+    beta2: f64,
+}
+
+/// Writes `policy` into the folder `dir` (made if absent) as Hugging Face files, and the
+/// optimizer beside it. Weights are stored as `kind`; where that is not float32, the float32
+/// master goes into the optimizer's file.
+///
+/// # Errors
+/// The system's, with the file. Each file is written whole or not at all, the weights last.
+pub fn save(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> Result<()> {
+    std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+    let params = &policy.model.params;
+    let mut config = policy.model.config.to_json();
+    config["torch_dtype"] = if kind == Kind::Float { "float32" } else { "bfloat16" }.into();
+    let text = serde_json::to_string_pretty(&config);
+    let path = dir.join("config.json");
+    let text = text.map_err(|source| Error::Json { path: path.clone(), source })?;
+    files::write_bytes(&path, text.as_bytes())?;
+    policy.text.copy_files(dir)?;
+    if let Some(optim) = optim {
+        save_optimizer(params, optim, &dir.join(OPTIMIZER_FILE), kind != Kind::Float)?;
+    }
+    let mut tensors = BTreeMap::new();
+    params.export(params.master.as_ref().unwrap_or(&params.flat), "", kind, &mut tensors)?;
+    files::write(&dir.join("model.safetensors"), &tensors, "format", "pt".into())
+}
+
+fn save_optimizer(params: &Params, optim: &AdamW, path: &Path, master: bool) -> Result<()> {
+    let mut tensors = BTreeMap::new();
+    params.export(&optim.m, "m.", Kind::Float, &mut tensors)?;
+    params.export(&optim.v, "v.", Kind::Float, &mut tensors)?;
+    if let (true, Some(weights)) = (master, &params.master) {
+        params.export(weights, "master.", Kind::Float, &mut tensors)?;
+    }
+    let state = State { step: optim.step, beta1: optim.beta1, beta2: optim.beta2 };
+    let text = serde_json::to_string(&state)
+        .map_err(|source| Error::Json { path: path.to_owned(), source })?;
+    files::write(path, &tensors, "state", text)
+}
+
+/// Reads an optimizer's file, and the master weights if it holds them.
+///
+/// # Errors
+/// A file of another model, a missing tensor, no step count.
+pub fn load_optimizer(params: &mut Params, path: &Path) -> Result<AdamW> {
+    let _guard = tch::no_grad_guard();
+    let mut optim = AdamW::new(params)?;
+    let fill = Fill::new(&params.specs);
+    let mut seen: BTreeMap<&str, HashSet<String>> = BTreeMap::new();
+    let metadata = files::visit(path, |name, tensor| {
+        let unknown = || Error::UnexpectedTensor { path: path.to_owned(), name: name.into() };
+        let (part, rest) = name.split_once('.').ok_or_else(unknown)?;
+        let (part, target) = match (part, &params.master) {
+            ("m", _) => ("m", &optim.m),
+            ("v", _) => ("v", &optim.v),
+            ("master", Some(master)) => ("master", master),
+            _ => return Err(unknown()),
+        };
+        fill.copy(path, rest, &tensor, target)?;
+        seen.entry(part).or_default().insert(rest.to_owned());
+        Ok(())
+    })?;
+    for part in ["m", "v"] {
+        fill.complete(path, seen.get(part).unwrap_or(&HashSet::new()))?;
+    }
+    if let Some(names) = seen.get("master") {
+        fill.complete(path, names)?;
+    }
+    let text = metadata.get("state").map_or("", String::as_str);
+    let state: State = serde_json::from_str(text)
+        .map_err(|source| Error::Json { path: path.to_owned(), source })?;
+    (optim.step, optim.beta1, optim.beta2) = (state.step, state.beta1, state.beta2);
+    params.publish(true)?;
+    Ok(optim)
+}

@@ -1,0 +1,70 @@
+//! `kernelzero-engine`: the language-model engine as a process of its own.
+
+mod commands;
+
+use std::os::unix::process::CommandExt;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The language-model engine of KernelZero.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Answer JSON lines from stdin on stdout until stdin closes.
+    Serve,
+    /// Train on prompts and completions.
+    Sft(commands::sft::Args),
+    /// Learn a tokenizer from the texts of a training file.
+    TrainBpe(commands::train_bpe::Args),
+    /// Sample answers to the prompts of a file.
+    Generate(commands::generate::Args),
+}
+
+fn main() -> ExitCode {
+    wait_without_spinning();
+    let result = match Cli::parse().command {
+        Command::Serve => serve(),
+        Command::Sft(args) => commands::sft::run(&args),
+        Command::TrainBpe(args) => commands::train_bpe::run(&args),
+        Command::Generate(args) => commands::generate::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("kernelzero-engine: {}: {e}", e.kind());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// OpenMP's threads spin while they wait for each other. Where cores are shared with a judge or
+/// a compiler, that makes every small operation wait for a time slice (measured: five times
+/// slower). OpenMP reads the setting before `main`, so this starts the program anew, once.
+fn wait_without_spinning() {
+    const SETTING: &str = "OMP_WAIT_POLICY";
+    if std::env::var_os(SETTING).is_none()
+        && let Ok(program) = std::env::current_exe()
+    {
+        // On success this does not return; on failure we are merely slower.
+        let _ = std::process::Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .env(SETTING, "passive")
+            .exec();
+    }
+}
+
+fn serve() -> policy::Result<()> {
+    // The kernel ends us with our parent; the end of stdin says the same a little later.
+    // SAFETY: this call takes a signal number and touches no memory of ours.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let served = policy::serve::Server::default().run(input, std::io::BufWriter::new(output));
+    served.map_err(|source| policy::Error::Io { path: "stdin or stdout".into(), source })
+}

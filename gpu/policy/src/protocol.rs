@@ -1,0 +1,315 @@
+//! The words of `serve`: one JSON object per line each way.
+//!
+//! A request has an `op` and may have an `id`, which the reply repeats. A reply has `"ok": true`
+//! and its own fields, or `"error": {"kind", "message"}`.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::error::Error;
+use crate::generate::Finish;
+use crate::grpo::{Graded, Old, Report};
+
+/// What a caller may ask.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Opens a model in a slot; a model that was there is replaced once the new one is whole.
+    Load {
+        /// The slot's name.
+        slot: String,
+        /// Hugging Face folder.
+        dir: PathBuf,
+        /// A checkpoint's optimizer file; needs `trainable`.
+        #[serde(default)]
+        optimizer: Option<PathBuf>,
+        /// `cpu`, `cuda`, `cuda:N`.
+        #[serde(default = "cpu")]
+        device: String,
+        /// Keep what training needs.
+        #[serde(default)]
+        trainable: bool,
+        /// Compute type; by default f32 on a CPU, bf16 on CUDA.
+        #[serde(default)]
+        dtype: Option<String>,
+    },
+    /// Frees a slot.
+    Unload {
+        /// The slot's name.
+        slot: String,
+    },
+    /// Samples answers.
+    Generate(Generate),
+    /// Takes one GRPO update.
+    Grpo(Grpo),
+    /// Writes a checkpoint.
+    Save {
+        /// The slot's name.
+        slot: String,
+        /// The folder, made if absent.
+        dir: PathBuf,
+        /// `f32` (default) or `bf16`.
+        #[serde(default = "f32_word")]
+        dtype: String,
+        /// Write the optimizer too.
+        #[serde(default)]
+        optimizer: bool,
+    },
+    /// Lists slots and devices.
+    Info,
+    /// Answers at once.
+    Ping,
+}
+
+/// One prompt: a user message, or tokens as they are.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ask {
+    /// The user's message; the chat template is put around it.
+    #[serde(default)]
+    pub text: Option<String>,
+    /// Prompt tokens, template included, instead of `text`.
+    #[serde(default)]
+    pub tokens: Option<Vec<u32>>,
+    /// One per sample: numbers, or strings of digits for readers that lose 64-bit numbers.
+    #[serde(deserialize_with = "seeds")]
+    pub seeds: Vec<u64>,
+}
+
+/// Arguments of `generate`.
+#[derive(Debug, Deserialize)]
+pub struct Generate {
+    /// The slot's name.
+    pub slot: String,
+    /// The prompts.
+    pub prompts: Vec<Ask>,
+    /// See [`crate::sampling::Sampling`].
+    #[serde(default = "one")]
+    pub temperature: f64,
+    /// See [`crate::sampling::Sampling`].
+    #[serde(default)]
+    pub top_k: usize,
+    /// See [`crate::sampling::Sampling`].
+    #[serde(default = "one")]
+    pub top_p: f64,
+    /// Tokens per answer.
+    pub max_new_tokens: usize,
+    /// Samples in flight.
+    #[serde(default = "thirty_two")]
+    pub max_batch: usize,
+}
+
+/// Arguments of `grpo`. Defaults are the paper's.
+#[derive(Debug, Deserialize)]
+pub struct Grpo {
+    /// The trainable slot.
+    pub slot: String,
+    /// The frozen reference; needed when `kl` is above 0.
+    #[serde(default)]
+    pub reference_slot: Option<String>,
+    /// The batch.
+    pub samples: Vec<Graded>,
+    /// Learning rate.
+    #[serde(default = "lr")]
+    pub lr: f64,
+    /// Decoupled weight decay.
+    #[serde(default = "hundredth")]
+    pub weight_decay: f64,
+    /// Largest global gradient norm.
+    #[serde(default = "one")]
+    pub grad_clip: f64,
+    /// Weight of the k3 penalty.
+    #[serde(default = "hundredth")]
+    pub kl: f64,
+    /// The ratio's leash.
+    #[serde(default = "fifth")]
+    pub clip: f64,
+    /// The sampler's temperature.
+    #[serde(default = "one")]
+    pub temperature: f64,
+    /// Tokens per rectangle.
+    #[serde(default = "micro")]
+    pub micro_tokens: usize,
+    /// Which old log-probs.
+    #[serde(default)]
+    pub old_logprobs: Old,
+}
+
+fn cpu() -> String {
+    "cpu".into()
+}
+fn f32_word() -> String {
+    "f32".into()
+}
+fn one() -> f64 {
+    1.0
+}
+fn thirty_two() -> usize {
+    32
+}
+fn lr() -> f64 {
+    1e-6
+}
+fn hundredth() -> f64 {
+    1e-2
+}
+fn fifth() -> f64 {
+    0.2
+}
+fn micro() -> usize {
+    8192
+}
+
+fn seeds<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Seed {
+        Number(u64),
+        Text(String),
+    }
+    let list = Vec::<Seed>::deserialize(d)?;
+    let parse = |s| match s {
+        Seed::Number(n) => Ok(n),
+        Seed::Text(t) => t.parse().map_err(|_| serde::de::Error::custom("a seed is a u64")),
+    };
+    list.into_iter().map(parse).collect()
+}
+
+/// One answer.
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    /// Text without special tokens.
+    pub text: String,
+    /// Tokens, the end token included.
+    pub tokens: Vec<u32>,
+    /// Log-probability of each under the whole softmax at the temperature.
+    pub logprobs: Vec<f32>,
+    /// The same within what top-k and top-p left.
+    pub truncated_logprobs: Vec<f32>,
+    /// `stop` or `length`.
+    pub finish: &'static str,
+}
+
+/// The answers to one prompt, in the order of its seeds.
+#[derive(Debug, Serialize)]
+pub struct Answers {
+    /// The prompt's tokens, template included.
+    pub prompt_tokens: Vec<u32>,
+    /// One per seed.
+    pub samples: Vec<Answer>,
+}
+
+/// A slot, for `load` and `info`.
+#[derive(Debug, Serialize)]
+pub struct SlotInfo {
+    /// The slot's name.
+    pub slot: String,
+    /// `Llama` or `Qwen2`.
+    pub architecture: String,
+    /// Numbers in the model.
+    pub parameters: i64,
+    /// Longest sequence.
+    pub context: i64,
+    /// Rows of the embedding.
+    pub vocab: i64,
+    /// Where it computes.
+    pub device: String,
+    /// In which type.
+    pub dtype: String,
+    /// It can be trained.
+    pub trainable: bool,
+    /// Updates taken.
+    pub step: u64,
+}
+
+/// The body of a reply.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum Body {
+    /// To `generate`.
+    Generated {
+        /// In the order asked.
+        prompts: Vec<Answers>,
+        /// Answer tokens in all.
+        tokens: usize,
+        /// Wall-clock time.
+        seconds: f64,
+    },
+    /// To `grpo`.
+    Trained(Report),
+    /// To `load`.
+    Loaded(SlotInfo),
+    /// To `info`.
+    Info {
+        /// The engine's version.
+        version: &'static str,
+        /// CUDA devices that libtorch sees.
+        cuda_devices: i64,
+        /// Threads per operation on a CPU.
+        threads: i32,
+        /// Slots in order of name.
+        slots: Vec<SlotInfo>,
+    },
+    /// To everything else.
+    Done {},
+}
+
+/// One line out.
+#[derive(Debug, Serialize)]
+pub struct Reply {
+    /// The request's `id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<Value>,
+    /// The outcome.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Success or failure.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub enum Outcome {
+    /// It worked.
+    Ok {
+        /// Always true.
+        ok: bool,
+        /// What was asked for.
+        #[serde(flatten)]
+        body: Body,
+    },
+    /// It failed, and nothing has changed.
+    Error {
+        /// Why.
+        error: Failure,
+    },
+}
+
+/// A failure on the wire.
+#[derive(Debug, Serialize)]
+pub struct Failure {
+    /// [`Error::kind`].
+    pub kind: &'static str,
+    /// For a person.
+    pub message: String,
+}
+
+impl From<Result<Body, Error>> for Outcome {
+    fn from(result: Result<Body, Error>) -> Self {
+        match result {
+            Ok(body) => Outcome::Ok { ok: true, body },
+            Err(e) => {
+                Outcome::Error { error: Failure { kind: e.kind(), message: e.to_string() } }
+            }
+        }
+    }
+}
+
+/// The word for how an answer ended.
+pub fn finish_word(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::Length => "length",
+    }
+}

@@ -1,0 +1,215 @@
+//! The engine as a child process: requests on stdin, replies on stdout, logs on stderr.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::Value;
+use tch::{Cuda, Kind};
+
+use crate::checkpoint;
+use crate::error::{Error, Result};
+use crate::generate::{self, Limits, Prompt};
+use crate::grpo;
+use crate::optim::{AdamW, Update};
+use crate::policy::{self, Open, Policy};
+use crate::protocol::{
+    Answer, Answers, Ask, Body, Generate, Grpo, Outcome, Reply, Request, SlotInfo, finish_word,
+};
+use crate::sampling::Sampling;
+
+/// A model in memory.
+struct Slot {
+    policy: Policy,
+    optim: Option<AdamW>,
+}
+
+/// All models in memory, by slot.
+#[derive(Default)]
+pub struct Server {
+    slots: BTreeMap<String, Slot>,
+}
+
+impl Server {
+    /// Serves until `input` ends, which is when the parent has gone.
+    ///
+    /// # Errors
+    /// Only those of the two streams; a failed request is answered.
+    pub fn run(&mut self, input: impl BufRead, mut output: impl Write) -> std::io::Result<()> {
+        for line in input.lines() {
+            let line = line?;
+            if line.trim().is_empty() {
+                continue;
+            }
+            let reply = self.answer(&line);
+            serde_json::to_writer(&mut output, &reply)?;
+            output.write_all(b"\n")?;
+            output.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Answers one line.
+    pub fn answer(&mut self, line: &str) -> Reply {
+        let malformed = |e: serde_json::Error| Error::Request(format!("request: {e}"));
+        let mut id = None;
+        let result = serde_json::from_str(line).map_err(malformed).and_then(|mut value: Value| {
+            id = value.as_object_mut().and_then(|o| o.remove("id"));
+            let request = serde_json::from_value(value).map_err(malformed)?;
+            self.handle(request)
+        });
+        Reply { id, outcome: Outcome::from(result) }
+    }
+
+    fn handle(&mut self, request: Request) -> Result<Body> {
+        match request {
+            Request::Load { slot, dir, optimizer, device, trainable, dtype } => {
+                let kind = dtype.as_deref().map(policy::kind).transpose()?;
+                let open = Open { device: policy::device(&device)?, kind, trainable };
+                let loaded = load(&dir, optimizer.as_deref(), open)?;
+                let info = describe(&slot, &loaded)?;
+                self.slots.insert(slot, loaded);
+                Ok(Body::Loaded(info))
+            }
+            Request::Unload { slot } => {
+                let gone = self.slots.remove(&slot);
+                gone.map(|_| Body::Done {}).ok_or(empty(&slot))
+            }
+            Request::Generate(g) => {
+                let slot = self.slots.get(&g.slot).ok_or_else(|| empty(&g.slot))?;
+                answers(&slot.policy, g)
+            }
+            Request::Grpo(g) => self.train(g),
+            Request::Save { slot, dir, dtype, optimizer } => {
+                let found = self.slots.get(&slot).ok_or_else(|| empty(&slot))?;
+                let kind = policy::kind(&dtype)?;
+                if kind == Kind::Half {
+                    return Err(Error::Request("save as f32 or bf16".into()));
+                }
+                if optimizer && found.optim.is_none() {
+                    return Err(frozen(&slot));
+                }
+                let optim = found.optim.as_ref().filter(|_| optimizer);
+                checkpoint::save(&found.policy, optim, &dir, kind)?;
+                Ok(Body::Done {})
+            }
+            Request::Info => self.info(),
+            Request::Ping => Ok(Body::Done {}),
+        }
+    }
+
+    fn info(&self) -> Result<Body> {
+        let slots = self.slots.iter().map(|(n, s)| describe(n, s)).collect::<Result<_>>()?;
+        let cuda_devices = if Cuda::is_available() { Cuda::device_count() } else { 0 };
+        let version = env!("CARGO_PKG_VERSION");
+        Ok(Body::Info { version, cuda_devices, threads: tch::get_num_threads(), slots })
+    }
+
+    fn train(&mut self, g: Grpo) -> Result<Body> {
+        // Out of the map while it changes, so that the reference can be borrowed from it.
+        let mut slot = self.slots.remove(&g.slot).ok_or_else(|| empty(&g.slot))?;
+        let result = self.train_slot(&mut slot, &g);
+        self.slots.insert(g.slot, slot);
+        result
+    }
+
+    fn train_slot(&self, slot: &mut Slot, g: &Grpo) -> Result<Body> {
+        let optim = slot.optim.as_mut().ok_or_else(|| frozen(&g.slot))?;
+        let reference = match &g.reference_slot {
+            Some(name) => Some(&self.slots.get(name).ok_or_else(|| empty(name))?.policy.model),
+            None => None,
+        };
+        let update =
+            Update { lr: g.lr, weight_decay: g.weight_decay, grad_clip: g.grad_clip };
+        let options = grpo::Options {
+            update,
+            kl: g.kl,
+            clip: g.clip,
+            temperature: g.temperature,
+            micro_tokens: g.micro_tokens,
+            old: g.old_logprobs,
+        };
+        grpo::step(&mut slot.policy.model, optim, reference, &g.samples, &options)
+            .map(Body::Trained)
+    }
+}
+
+fn empty(slot: &str) -> Error {
+    Error::Slot { slot: slot.into(), problem: "holds no model: load one first" }
+}
+
+fn frozen(slot: &str) -> Error {
+    Error::Slot { slot: slot.into(), problem: "was not loaded with `trainable`" }
+}
+
+fn load(dir: &Path, optimizer: Option<&Path>, open: Open) -> Result<Slot> {
+    if optimizer.is_some() && !open.trainable {
+        return Err(Error::Request("`optimizer` needs `trainable`".into()));
+    }
+    let mut policy = Policy::open(dir, open)?;
+    let optim = match optimizer {
+        Some(path) => Some(checkpoint::load_optimizer(&mut policy.model.params, path)?),
+        None if open.trainable => Some(AdamW::new(&policy.model.params)?),
+        None => None,
+    };
+    Ok(Slot { policy, optim })
+}
+
+fn describe(name: &str, slot: &Slot) -> Result<SlotInfo> {
+    let model = &slot.policy.model;
+    Ok(SlotInfo {
+        slot: name.into(),
+        architecture: format!("{:?}", model.config.architecture),
+        parameters: model.config.parameters(),
+        context: model.config.context,
+        vocab: model.config.vocab,
+        device: match model.device {
+            tch::Device::Cuda(n) => format!("cuda:{n}"),
+            _ => "cpu".into(),
+        },
+        dtype: match model.kind {
+            Kind::Float => "f32".into(),
+            Kind::BFloat16 => "bf16".into(),
+            other => format!("{other:?}").to_lowercase(),
+        },
+        trainable: slot.optim.is_some(),
+        step: slot.optim.as_ref().map_or(0, |o| o.step),
+    })
+}
+
+fn prompt(policy: &Policy, ask: Ask) -> Result<Prompt> {
+    let tokens = match (ask.text, ask.tokens) {
+        (Some(text), None) => policy.text.encode_chat(&text)?,
+        (None, Some(tokens)) => tokens,
+        _ => return Err(Error::Request("a prompt has either `text` or `tokens`".into())),
+    };
+    Ok(Prompt { tokens, seeds: ask.seeds })
+}
+
+fn answers(policy: &Policy, g: Generate) -> Result<Body> {
+    let began = Instant::now();
+    let prompts: Vec<Prompt> =
+        g.prompts.into_iter().map(|ask| prompt(policy, ask)).collect::<Result<_>>()?;
+    let sampling = Sampling { temperature: g.temperature, top_k: g.top_k, top_p: g.top_p };
+    let limits = Limits { max_new_tokens: g.max_new_tokens, max_batch: g.max_batch };
+    let model = &policy.model;
+    let samples = generate::generate(model, &policy.text.stop, &prompts, &sampling, limits)?;
+    let mut tokens = 0;
+    let mut out = Vec::with_capacity(prompts.len());
+    for (prompt, list) in prompts.into_iter().zip(samples) {
+        let mut answers = Vec::with_capacity(list.len());
+        for s in list {
+            tokens += s.tokens.len();
+            answers.push(Answer {
+                text: policy.text.decode(&s.tokens)?,
+                tokens: s.tokens,
+                logprobs: s.logprobs,
+                truncated_logprobs: s.truncated,
+                finish: finish_word(s.finish),
+            });
+        }
+        out.push(Answers { prompt_tokens: prompt.tokens, samples: answers });
+    }
+    Ok(Body::Generated { prompts: out, tokens, seconds: began.elapsed().as_secs_f64() })
+}

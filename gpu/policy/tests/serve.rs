@@ -1,0 +1,112 @@
+//! The engine as its parent sees it: a process that answers lines.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use policy::config::ModelConfig;
+use policy::{Open, Policy, checkpoint};
+use serde_json::{Value, json};
+use tch::{Device, Kind};
+
+struct Engine {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Engine {
+    fn start() -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kernelzero-engine"))
+            .arg("serve")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Engine { input: child.stdin.take(), child, output }
+    }
+
+    fn line(&mut self, line: &str) -> Value {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        let mut reply = String::new();
+        self.output.read_line(&mut reply).unwrap();
+        serde_json::from_str(&reply).unwrap()
+    }
+
+    fn ok(&mut self, request: Value) -> Value {
+        let reply = self.line(&request.to_string());
+        assert_eq!(reply["ok"], true, "{reply}");
+        reply
+    }
+
+    fn error(&mut self, request: Value) -> String {
+        let reply = self.line(&request.to_string());
+        reply["error"]["kind"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
+    }
+}
+
+#[test]
+fn a_session() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokenizer = dir.path().join("tokenizer");
+    policy::bpe::train(["a b".to_owned()].into_iter(), 260, &tokenizer).unwrap();
+    let shape = |vocab| ModelConfig { vocab, ..common::tiny() };
+    let open = Open { device: Device::Cpu, kind: None, trainable: false };
+    let policy = Policy::random(&tokenizer, shape, 1, open).unwrap();
+    let model = dir.path().join("model");
+    checkpoint::save(&policy, None, &model, Kind::Float).unwrap();
+
+    let mut e = Engine::start();
+    assert_eq!(e.ok(json!({"op": "ping", "id": 7}))["id"], 7);
+    assert_eq!(e.line("nonsense")["error"]["kind"], "request");
+    assert_eq!(e.error(json!({"op": "dance"})), "request");
+    assert_eq!(e.error(json!({"op": "load", "slot": "a", "dir": "nowhere"})), "missing");
+    let load = |slot: &str, trainable: bool| {
+        json!({"op": "load", "slot": slot, "dir": model, "trainable": trainable})
+    };
+    assert_eq!(e.ok(load("a", true))["trainable"], true);
+    e.ok(load("ref", false));
+
+    let ask = |seeds: Value| {
+        json!({"op": "generate", "slot": "a", "prompts": [{"text": "hi", "seeds": seeds}],
+            "temperature": 1.0, "top_k": 20, "top_p": 0.95, "max_new_tokens": 8, "max_batch": 4})
+    };
+    let numbers = e.ok(ask(json!([u64::MAX, u64::MAX - 1])));
+    let texts = e.ok(ask(json!(["18446744073709551615", "18446744073709551614"])));
+    assert_eq!(numbers["prompts"], texts["prompts"]);
+    let prompt = &numbers["prompts"][0];
+    assert_ne!(prompt["samples"][0]["tokens"], prompt["samples"][1]["tokens"]);
+    assert_eq!(e.error(ask(json!([-1]))), "request");
+
+    let samples: Vec<Value> = prompt["samples"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip([1.0, -1.0])
+        .map(|(s, advantage)| {
+            json!({"prompt_tokens": prompt["prompt_tokens"], "tokens": s["tokens"],
+                "logprobs": s["logprobs"], "advantage": advantage})
+        })
+        .collect();
+    let train = |slot: &str| {
+        json!({"op": "grpo", "slot": slot, "reference_slot": "ref", "samples": samples, "lr": 1e-3})
+    };
+    let report = e.ok(train("a"));
+    assert!(report["mismatch_kl"].as_f64().unwrap() < 1e-6, "{report}");
+    assert!(report["kl"].as_f64().unwrap() < 1e-6, "the reference equals the start");
+    assert!(e.ok(train("a"))["kl"].as_f64().unwrap() > 1e-6, "and no longer after a step");
+    assert_eq!(e.error(train("ref")), "slot");
+
+    let saved = dir.path().join("saved");
+    e.ok(json!({"op": "save", "slot": "a", "dir": saved, "optimizer": true}));
+    let resumed = e.ok(json!({"op": "load", "slot": "b", "dir": saved, "trainable": true,
+        "optimizer": saved.join(checkpoint::OPTIMIZER_FILE)}));
+    assert_eq!(resumed["step"], 2);
+    e.ok(json!({"op": "unload", "slot": "b"}));
+    assert_eq!(e.ok(json!({"op": "info"}))["slots"].as_array().unwrap().len(), 2);
+
+    drop(e.input.take());
+    assert!(e.child.wait().unwrap().success());
+}

@@ -1,0 +1,38 @@
+//! The durable log, blobs by hash, and an index that can always be rebuilt.
+//!
+//! Segment files are the truth ([`FileLog`]); sled holds an index of places that is filled when it
+//! is asked, never while appending. [`Home`] knows where everything lies.
+
+pub mod codec;
+pub mod conformance;
+
+mod blob_file;
+mod blobs;
+mod cursor;
+mod error;
+mod file_log;
+mod fork;
+mod frame;
+mod head;
+mod home;
+mod index;
+mod lineage;
+mod lock;
+mod memory;
+mod query;
+mod recover;
+mod seal;
+mod segment;
+mod verify;
+mod walk;
+mod writer;
+
+pub use blobs::BlobDir;
+pub use error::is_disk_full;
+pub use file_log::{Cut, FileLog, OpenMode, Options, RecoveryReport};
+pub use fork::Base;
+pub use head::HeadState;
+pub use home::Home;
+pub use index::Place;
+pub use memory::{MemoryBlobs, MemoryLog};
+pub use verify::{Report, verify};

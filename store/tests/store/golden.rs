@@ -1,0 +1,89 @@
+//! Logs of every released schema stay readable for ever.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use events::event::{Event, Recorded, SCHEMA};
+use events::ids::{Digest, Seq};
+use store::codec::{decode, encode};
+use store::conformance::one_of_each;
+
+use super::{Place, all};
+
+fn path(schema: u16) -> PathBuf {
+    let name = format!("schema-{schema}.log");
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+/// What the golden log of schema 1 holds.
+fn expected() -> Vec<Recorded> {
+    let mut previous = Digest::default();
+    let mut records = Vec::new();
+    for (seq, draft) in (1..).zip(one_of_each()) {
+        let at_unix_ms = 1_700_000_000_000 + seq;
+        let (cause, actor, event, schema) = (draft.cause, draft.actor, draft.event, 1);
+        let seq = Seq(seq);
+        let record = Recorded { seq, at_unix_ms, cause, actor, schema, previous, event };
+        previous = Digest::of(&encode(&record).unwrap());
+        records.push(record);
+    }
+    records
+}
+
+/// The bytes of a segment that holds `records` as one batch, written out by hand: this is the form
+/// that must never change.
+fn segment(records: &[Recorded]) -> Vec<u8> {
+    let mut bytes = b"KZLOG\r\n\x1a".to_vec();
+    bytes.extend(1u32.to_le_bytes());
+    bytes.extend(1u64.to_le_bytes());
+    bytes.extend([0; 32]);
+    bytes.extend(crc32fast::hash(&bytes).to_le_bytes());
+    for (index, record) in records.iter().enumerate() {
+        let payload = encode(record).unwrap();
+        let length = (payload.len() as u32).to_le_bytes();
+        let mut rest = record.seq.0.to_le_bytes().to_vec();
+        rest.extend((index as u32).to_le_bytes());
+        rest.extend((records.len() as u32).to_le_bytes());
+        rest.extend(payload);
+        let crc = crc32fast::hash(&[&length[..], &rest].concat());
+        bytes.extend(length);
+        bytes.extend(crc.to_le_bytes());
+        bytes.extend(rest);
+    }
+    bytes
+}
+
+#[test]
+fn the_golden_log_of_schema_1_is_read() {
+    let place = Place::new();
+    fs::copy(path(1), place.dir().join("log").join(format!("{:020}.seg", 1))).unwrap();
+    fs::remove_file(place.head()).unwrap();
+    assert_eq!(all(&place.read().unwrap()), expected());
+    place.verify().unwrap();
+    assert_eq!(fs::read(path(1)).unwrap(), segment(&expected()));
+}
+
+#[test]
+#[ignore = "writes the golden log of the present schema: only before that schema is released"]
+fn write_golden() {
+    fs::write(path(SCHEMA), segment(&expected())).unwrap();
+}
+
+#[test]
+fn every_variant_is_in_it_in_order() {
+    let number = |record: &Recorded| {
+        // After the schema: seq, time, cause, actor, schema, previous; then the variant.
+        let mut other = record.clone();
+        other.event = Event::RunFinished;
+        let (a, b) = (encode(record).unwrap(), encode(&other).unwrap());
+        a[b.len() - 1]
+    };
+    let numbers: Vec<_> = expected().iter().map(number).collect();
+    let last = numbers[numbers.len() - 1];
+    assert!(numbers.is_sorted());
+    assert!((0..=last).all(|n| numbers.contains(&n)), "{numbers:?}");
+    let mut newer = encode(&expected()[0]).unwrap();
+    let at = encode(expected().last().unwrap()).unwrap().len() - 1;
+    newer[at] = last + 1;
+    assert!(decode(&newer).is_err(), "a variant was added: add it to `one_of_each`");
+}

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use actix_web::{App, HttpResponse, HttpServer, web};
 use actors::shells::Limits;
 use actors::system::{End, run};
 use actors::{Bus, Shells};
-use actix_web::{App, HttpResponse, HttpServer, web};
 use anyhow::{Context, Result};
 use clap::Parser;
 use events::ids::RunId;
@@ -54,7 +54,9 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     host.port = arguments.port.unwrap_or(host.port);
     let plan = arguments.config.as_deref().map(Plan::read).transpose()?;
     // What a run needs is looked for before anything is recorded.
-    (host.python()?, host.engine()?, host.torch_libraries()?);
+    host.python()?;
+    host.engine()?;
+    host.torch_libraries()?;
     let home = Home::open(&arguments.home)?;
     let listener = std::net::TcpListener::bind(("127.0.0.1", host.port)).with_context(|| {
         format!("port {} on 127.0.0.1 is in use: give another with --port", host.port)

@@ -58,8 +58,11 @@ impl HostConfig {
         if path.is_file() {
             return Ok(path);
         }
-        Err(anyhow!("there is no Python at {}: run `make setup`, or set KERNELZERO_PYTHON to one \
-                     with torch 2.11.0, triton 3.6.0 and numpy below 2.4", path.display()))
+        Err(anyhow!(
+            "there is no Python at {}: run `make setup`, or set KERNELZERO_PYTHON to one \
+                     with torch 2.11.0, triton 3.6.0 and numpy below 2.4",
+            path.display()
+        ))
     }
 
     /// The engine's program.
@@ -74,8 +77,10 @@ impl HostConfig {
         if path.is_file() {
             return Ok(path);
         }
-        Err(anyhow!("there is no engine at {}: run `make build`, or set KERNELZERO_ENGINE",
-                    path.display()))
+        Err(anyhow!(
+            "there is no engine at {}: run `make build`, or set KERNELZERO_ENGINE",
+            path.display()
+        ))
     }
 
     /// The folder of torch's libraries beside the Python, for the engine's loader.
@@ -83,7 +88,8 @@ impl HostConfig {
         let python = self.python()?;
         let root = python.parent().and_then(Path::parent).context("the Python has no folder")?;
         let lib = root.join("lib");
-        let entries = std::fs::read_dir(&lib).with_context(|| format!("reading {}", lib.display()))?;
+        let entries =
+            std::fs::read_dir(&lib).with_context(|| format!("reading {}", lib.display()))?;
         for entry in entries.flatten() {
             let torch = entry.path().join("site-packages/torch/lib");
             if torch.is_dir() {

@@ -25,7 +25,8 @@ pub struct KeckJudge {
 impl KeckJudge {
     /// Starts Keck with its scratch in `scratch`.
     pub fn new(host: &HostConfig, scratch: &Path) -> Result<Self> {
-        let keck = keck::Judge::new(settings(host, scratch)?).map_err(|e| anyhow!("the judge: {e}"))?;
+        let keck =
+            keck::Judge::new(settings(host, scratch)?).map_err(|e| anyhow!("the judge: {e}"))?;
         Ok(Self { keck })
     }
 
@@ -97,10 +98,8 @@ impl Judge for KeckJudge {
     }
 
     fn measure(&self, job: &MeasureJob) -> Result<Measurement, WorldFailed> {
-        let build = self.keck.build(&BuildJob {
-            source: job.kernel_source.clone(),
-            backend: job.backend,
-        });
+        let build =
+            self.keck.build(&BuildJob { source: job.kernel_source.clone(), backend: job.backend });
         let build = build.map_err(|e| WorldFailed(e.to_string()))?;
         let job = keck::MeasureJob {
             module_source: job.module_source.clone(),
@@ -168,7 +167,9 @@ fn refusal(failure: &Failure) -> String {
 fn measured(measurement: &Measurement, profile: Rules) -> (&'static str, String, Option<f64>) {
     match (verdict(measurement, profile), &measurement.execution) {
         (None, _) => ("no_device", "it was built; running it needs a GPU".to_owned(), None),
-        (Some(Verdict::Correct { speedup }), _) => ("correct", "right on all trials".into(), speedup),
+        (Some(Verdict::Correct { speedup }), _) => {
+            ("correct", "right on all trials".into(), speedup)
+        }
         (Some(Verdict::WrongValue { trial, output }), _) => {
             ("incorrect", format!("WrongValue: trial {trial}, output {output}"), None)
         }

@@ -58,8 +58,9 @@ impl Plan {
         };
         let folder = self.folder.join(init);
         let key = format!("{role}.policy.init");
-        let entries = std::fs::read_dir(&folder)
-            .map_err(|e| Usage(format!("{key}: cannot read the folder {}: {e}", folder.display())))?;
+        let entries = std::fs::read_dir(&folder).map_err(|e| {
+            Usage(format!("{key}: cannot read the folder {}: {e}", folder.display()))
+        })?;
         let mut files = Vec::new();
         for entry in entries {
             let path = entry.with_context(|| format!("reading {}", folder.display()))?.path();
@@ -72,8 +73,11 @@ impl Plan {
         files.sort();
         for needed in ["config.json", "tokenizer.json"] {
             if !files.iter().any(|(name, _)| name == needed) {
-                let text = format!("{key}: {} has no {needed}: give a folder in the Hugging Face \
-                                    layout", folder.display());
+                let text = format!(
+                    "{key}: {} has no {needed}: give a folder in the Hugging Face \
+                                    layout",
+                    folder.display()
+                );
                 return Err(Usage(text).into());
             }
         }
@@ -134,10 +138,15 @@ pub fn pick(home: &Home, named: Option<RunId>) -> Result<RunId> {
     let runs = home.runs()?;
     match named {
         Some(run) if runs.contains(&run) => Ok(run),
-        Some(run) => Err(Usage(format!("there is no run {run} in {}", home.dir().display())).into()),
+        Some(run) => {
+            Err(Usage(format!("there is no run {run} in {}", home.dir().display())).into())
+        }
         None => runs.last().copied().ok_or_else(|| {
-            let text = format!("there is no run in {}: start one with `kernelzero run --config \
-                                FILE`", home.dir().display());
+            let text = format!(
+                "there is no run in {}: start one with `kernelzero run --config \
+                                FILE`",
+                home.dir().display()
+            );
             Usage(text).into()
         }),
     }
@@ -146,8 +155,10 @@ pub fn pick(home: &Home, named: Option<RunId>) -> Result<RunId> {
 /// Opens a home that must exist, for reading.
 pub fn home_to_read(dir: &Path) -> Result<Home> {
     if !dir.join("runs").is_dir() {
-        let text = format!("{} holds no runs: give --home, or start one with `kernelzero run`",
-                           dir.display());
+        let text = format!(
+            "{} holds no runs: give --home, or start one with `kernelzero run`",
+            dir.display()
+        );
         return Err(Usage(text).into());
     }
     Ok(Home::open(dir)?)

@@ -1,4 +1,5 @@
 //! The arrows between crates, and a few rules about the repository, as tests.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -139,7 +139,8 @@ fn weights_in_use(state: &RunState, role: Role) -> Result<Weights, WorldFailed> 
         return initial_weights(state, role);
     }
     let found = state.checkpoints.get(&policy).map(|c| c.files.clone());
-    let files = found.ok_or_else(|| WorldFailed(format!("no checkpoint of {policy} in the log")))?;
+    let files =
+        found.ok_or_else(|| WorldFailed(format!("no checkpoint of {policy} in the log")))?;
     Ok(Weights { policy, files: with_tokenizer(state, role, files) })
 }
 

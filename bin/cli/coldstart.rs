@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use actors::ports::{Judge, MeasureJob};
 use anyhow::{Context, Result, anyhow};
@@ -42,6 +43,9 @@ pub struct DistillArguments {
     /// Seed of the teacher.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// End after this time with the pairs there are.
+    #[arg(long)]
+    max_seconds: Option<u64>,
 }
 
 /// What became of the pairs.
@@ -149,8 +153,11 @@ pub fn distill(host: &HostConfig, arguments: &DistillArguments) -> Result<Exit> 
     let style = "{bar:30} {pos}/{len} pairs, {per_sec}, {eta} left";
     bar.set_style(ProgressStyle::with_template(style)?);
     let workers = host.judges();
+    let deadline = arguments.max_seconds.map(|s| Instant::now() + Duration::from_secs(s));
+    let pace = Pace { seed: arguments.seed, next: &next, deadline };
+    let judge = &standalone.judge;
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let work = || worker(arguments.seed, &next, &sink, &standalone.judge, &bar);
+        let work = || worker(&pace, &sink, judge, &bar);
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let panicked = || Err(anyhow!("a worker ended without a result"));
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| panicked())).collect()
@@ -158,24 +165,28 @@ pub fn distill(host: &HostConfig, arguments: &DistillArguments) -> Result<Exit> 
     bar.finish_and_clear();
     results.into_iter().collect::<Result<()>>()?;
     let mut sink = sink.into_inner().map_err(|_| anyhow!("a worker failed"))?;
-    (sink.proposer.flush()?, sink.coder.flush()?, sink.held_out.flush()?);
+    sink.proposer.flush()?;
+    sink.coder.flush()?;
+    sink.held_out.flush()?;
     finish(arguments, &sink, next.into_inner())
 }
 
-fn worker(
+/// Which pair is next, and until when.
+struct Pace<'a> {
     seed: u64,
-    next: &AtomicU64,
-    sink: &Mutex<Sink>,
-    judge: &KeckJudge,
-    bar: &ProgressBar,
-) -> Result<()> {
+    next: &'a AtomicU64,
+    deadline: Option<Instant>,
+}
+
+fn worker(pace: &Pace<'_>, sink: &Mutex<Sink>, judge: &KeckJudge, bar: &ProgressBar) -> Result<()> {
     let sink = || sink.lock().map_err(|_| anyhow!("another worker failed"));
     loop {
-        if sink()?.wanted == [0, 0] {
+        let late = pace.deadline.is_some_and(|deadline| Instant::now() > deadline);
+        if late || sink()?.wanted == [0, 0] {
             return Ok(());
         }
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        let seed = seed.wrapping_mul(1_000_000_007).wrapping_add(index);
+        let index = pace.next.fetch_add(1, Ordering::Relaxed);
+        let seed = pace.seed.wrapping_mul(1_000_000_007).wrapping_add(index);
         let set = draw(seed);
         let made = pair(seed, &set)?;
         let split = split_of(&set, &made.signature);
@@ -207,7 +218,8 @@ fn finish(arguments: &DistillArguments, sink: &Sink, tried: u64) -> Result<Exit>
         files.insert(name, hash_of(&arguments.out.join(name))?);
     }
     let report = json!({
-        "seed": arguments.seed, "pairs": arguments.pairs, "held-out": arguments.held_out,
+        "seed": arguments.seed,
+        "pairs": arguments.pairs - sink.wanted[0], "held-out": arguments.held_out - sink.wanted[1],
         "tried": tried, "refused": sink.tally.refused, "blake3": files,
         "apis": teacher::apis().len(),
     });

@@ -83,8 +83,13 @@ impl Rate {
     }
 
     fn line(&self, what: &str) -> String {
-        format!("{what}: {} of {} ({:.1} %, lower 95 % bound {:.1} %)", self.right, self.all,
-                100.0 * self.share(), 100.0 * self.lower())
+        format!(
+            "{what}: {} of {} ({:.1} %, lower 95 % bound {:.1} %)",
+            self.right,
+            self.all,
+            100.0 * self.share(),
+            100.0 * self.lower()
+        )
     }
 }
 
@@ -238,7 +243,10 @@ pub fn evaluate(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
     }
     let [modules, kernels] = rates.as_slice() else { return Err(anyhow!("two rates expected")) };
     if arguments.json {
-        println!("{:#}", json!({ "valid-modules": modules.json(), "right-kernels": kernels.json() }));
+        println!(
+            "{:#}",
+            json!({ "valid-modules": modules.json(), "right-kernels": kernels.json() })
+        );
     } else {
         println!("{}", modules.line("valid modules"));
         println!("{}", kernels.line("right kernels"));

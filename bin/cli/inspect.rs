@@ -157,7 +157,9 @@ pub fn status(home: &Path, run: Option<RunId>, json: bool) -> Result<Exit> {
     } else {
         print!("{}", summary::text(&reader.state));
         match live {
-            Some((pid, port)) => println!("  daemon          process {pid}, http://127.0.0.1:{port}"),
+            Some((pid, port)) => {
+                println!("  daemon          process {pid}, http://127.0.0.1:{port}")
+            }
             None => println!("  daemon          none"),
         }
     }
@@ -200,12 +202,7 @@ fn get(port: u16, path: &str) -> Result<Value> {
 }
 
 /// `kernelzero audit`.
-pub fn audit(
-    home: &Path,
-    run: Option<RunId>,
-    head: Option<Digest>,
-    as_json: bool,
-) -> Result<Exit> {
+pub fn audit(home: &Path, run: Option<RunId>, head: Option<Digest>, as_json: bool) -> Result<Exit> {
     let report = crate::audit::audit(home, run, head)?;
     if as_json {
         let value = json!({

@@ -91,8 +91,8 @@ impl Drop for Standalone {
 }
 
 fn source(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path)
-        .map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))?;
+    let bytes =
+        std::fs::read(path).map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))?;
     let text = String::from_utf8(bytes);
     Ok(text.map_err(|e| Usage(format!("{} is not UTF-8: {e}", path.display())))?)
 }
@@ -116,8 +116,11 @@ pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
     if arguments.json {
         println!("{object:#}");
     } else {
-        println!("{}: {}", object["outcome"].as_str().unwrap_or_default(),
-                 object["reason"].as_str().unwrap_or_default());
+        println!(
+            "{}: {}",
+            object["outcome"].as_str().unwrap_or_default(),
+            object["reason"].as_str().unwrap_or_default()
+        );
         if let Some(speedup) = object["speedup"].as_f64() {
             println!("speed-up over eager: {speedup:.3}");
         }

@@ -69,12 +69,19 @@ impl Family {
     }
 
     fn find(&self, text: &str) -> Result<String> {
-        let fits: Vec<&String> =
-            self.names.range(text.to_owned()..).take_while(|(id, _)| id.starts_with(text)).map(|(id, _)| id).collect();
+        let fits: Vec<&String> = self
+            .names
+            .range(text.to_owned()..)
+            .take_while(|(id, _)| id.starts_with(text))
+            .map(|(id, _)| id)
+            .collect();
         match fits.as_slice() {
             [one] => Ok((*one).clone()),
-            [] => Err(Usage(format!("nothing in this run has the id `{text}`: `kernelzero log` \
-                                     shows ids")).into()),
+            [] => Err(Usage(format!(
+                "nothing in this run has the id `{text}`: `kernelzero log` \
+                                     shows ids"
+            ))
+            .into()),
             more => Err(Usage(format!("`{text}` is the beginning of {} ids", more.len())).into()),
         }
     }

@@ -1,12 +1,10 @@
 //! A world that is a function of what it is asked: an engine and a judge without models.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use actors::ports::{
-    Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed,
-};
+use actors::ports::{Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed};
 use actors::shells::{Limits, Start, start};
 use actors::{Bus, Shells};
 use events::config::RunConfig;
@@ -152,10 +150,8 @@ impl Judge for HashJudge {
             spread_reference: 1.0,
             hull: vec![(1.0, if wrong { 0.5 } else { 0.0 })],
         };
-        let trial = |index: u32| Trial {
-            seed: job.seed ^ u64::from(index),
-            outputs: vec![stats.clone()],
-        };
+        let trial =
+            |index: u32| Trial { seed: job.seed ^ u64::from(index), outputs: vec![stats.clone()] };
         Ok(Measurement {
             execution: Execution::Ran {
                 trials: (0..job.trials).map(trial).collect(),
@@ -232,4 +228,3 @@ impl events::rules::audit::Evidence for HashEvidence<'_> {
         HashJudge.kernel_source(source)
     }
 }
-

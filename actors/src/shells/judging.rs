@@ -172,7 +172,8 @@ impl GpuExecutor {
         };
         let measurement = self.judge.measure(&job)?;
         if measurement.execution == Execution::NoDevice {
-            let text = "a CUDA kernel needs a GPU and there is none: set judge.backend = \"triton\"";
+            let text =
+                "a CUDA kernel needs a GPU and there is none: set judge.backend = \"triton\"";
             return Err(WorldFailed(text.into()).into());
         }
         let event = Event::KernelMeasured { kernel: order.kernel, measurement };

@@ -57,12 +57,9 @@ impl Trainer {
     }
 }
 
-fn job(
-    state: &RunState,
-    role: Role,
-    samples: Vec<(f64, Sample)>,
-) -> Result<TrainJob, WorldFailed> {
-    let config = state.config.as_ref().ok_or_else(|| WorldFailed("the run has no config".into()))?;
+fn job(state: &RunState, role: Role, samples: Vec<(f64, Sample)>) -> Result<TrainJob, WorldFailed> {
+    let config =
+        state.config.as_ref().ok_or_else(|| WorldFailed("the run has no config".into()))?;
     let policy = match role {
         Role::Proposer => &config.proposer.policy,
         Role::Coder => &config.coder.policy,
@@ -101,11 +98,8 @@ impl Shell for Trainer {
             return Ok(true);
         }
         if let Some(batch) = bus.ask(score::step_to_start)? {
-            let event = Event::StepStarted {
-                step: batch.step,
-                before: batch.before,
-                groups: batch.groups,
-            };
+            let event =
+                Event::StepStarted { step: batch.step, before: batch.before, groups: batch.groups };
             bus.append(Actor::Trainer, vec![caused(batch.cause, event)])?;
             return Ok(true);
         }

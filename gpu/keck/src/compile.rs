@@ -66,6 +66,7 @@ pub(crate) struct Artifact {
     pub key: String,
     pub name: String,
     pub file: String,
+    pub kernels: Vec<String>,
     #[serde(skip)]
     pub bytes: Vec<u8>,
 }
@@ -171,7 +172,8 @@ impl Judge {
         let question = json!({ "do": "fetch", "file": file });
         let mut reply = tool(self.ask(&mut session, question, &[], short)?)?;
         let bytes = reply.take("file").unwrap_or_default();
-        Ok(Artifact { key: extension.key.clone(), name, file, bytes })
+        let kernels = extension.cuda.iter().flat_map(|text| rules::kernel_names(text)).collect();
+        Ok(Artifact { key: extension.key.clone(), name, file, kernels, bytes })
     }
 }
 

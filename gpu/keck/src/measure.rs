@@ -11,7 +11,7 @@ use crate::compile::{self, Build};
 use crate::error::Error;
 use crate::fault;
 use crate::judge::Judge;
-use crate::purity;
+use crate::purity::Seen;
 use crate::reference::{AtFault, Reference, ReferenceTrial, derive};
 use crate::session::{Answer, Reply, Session};
 use crate::stats::compare;
@@ -97,7 +97,7 @@ impl Judge {
         reference: &Reference,
         session: &mut Session,
     ) -> Result<Execution, Stop> {
-        self.load_candidate(job, reference, session)?;
+        let own = self.load_candidate(job, reference, session)?;
         // The one trial that runs without the op log is not known to the candidate in advance.
         let unlogged = derive(job.seed, "unlogged", 0) as usize % reference.trials.len().max(1);
         let mut trials = Vec::new();
@@ -106,11 +106,11 @@ impl Judge {
         for (index, trial) in reference.trials.iter().enumerate() {
             let logged = index != unlogged || reference.trials.len() == 1;
             let mut reply = self.challenge(session, trial, logged, index == 0)?;
-            let count = reply.value["launches"].as_u64().unwrap_or(0);
-            let ops = logged.then_some(&reply.value["ops"]);
-            if let Some(failure) = purity::dynamic(job.backend, count, ops) {
+            let seen = Seen::of(&reply.value, logged);
+            if let Some(failure) = seen.check(job.backend, &own) {
                 return Err(Stop::Candidate(failure));
             }
+            let count = seen.own_launches(job.backend, &own).unwrap_or(0);
             launches = launches.max(u32::try_from(count).unwrap_or(u32::MAX));
             let outputs = reply.take("outputs").unwrap_or_default();
             let after = reply.take("after").unwrap_or_default();
@@ -128,12 +128,13 @@ impl Judge {
         Ok(Execution::Ran { trials, launches, timing })
     }
 
+    /// Loads a candidate; gives the names of its CUDA kernels.
     fn load_candidate(
         &self,
         job: &MeasureJob,
         reference: &Reference,
         session: &mut Session,
-    ) -> Result<(), Stop> {
+    ) -> Result<Vec<String>, Stop> {
         let artifacts = compile::artifacts(&job.build)?;
         let modules: serde_json::Map<String, Value> = artifacts
             .iter()
@@ -150,7 +151,7 @@ impl Judge {
         ];
         blobs.extend(artifacts.iter().map(|a| (a.file.as_str(), a.bytes.as_slice())));
         heard(self.ask(session, question, &blobs, self.config.import_timeout)?)?;
-        Ok(())
+        Ok(artifacts.into_iter().flat_map(|a| a.kernels).collect())
     }
 
     /// Hands over the inputs of one trial and waits for the outputs.

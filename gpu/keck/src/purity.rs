@@ -69,19 +69,80 @@ const ALLOWED: [&str; 58] = [
     "zeros_like",
 ];
 
-/// A failure if the candidate's kernels were not launched, or torch did more than it may.
-/// `operators` is the log of a call, by name.
-pub fn dynamic(backend: Backend, launches: u64, operators: Option<&Value>) -> Option<Failure> {
-    let impure = |text: String| Some(Failure::new(FailureKind::Impure, text));
-    let names = operators.and_then(Value::as_object).into_iter().flat_map(|o| o.keys());
-    let foreign: Vec<&str> = names.map(String::as_str).filter(|name| !allowed(name)).collect();
-    if !foreign.is_empty() {
-        return impure(format!("torch-operator: forward ran {}", foreign.join(", ")));
+/// Parts of the names of device work that only allocates, fills or copies.
+const PLAIN_KERNELS: [&str; 6] =
+    ["FillFunctor", "Memcpy", "Memset", "copy_kernel", "fill", "memset"];
+
+/// What a worker reports of one checked call. All of it is a claim: it can only speak against the
+/// candidate.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Launches of own Triton kernels.
+    pub launches: u64,
+    /// Operators by name, where the call was logged.
+    pub operators: Option<Vec<String>>,
+    /// Kernels that ran on the device, where there is a profiler.
+    pub kernels: Option<Vec<String>>,
+}
+
+impl Seen {
+    /// Reads a reply.
+    pub fn of(reply: &Value, logged: bool) -> Self {
+        let strings = |value: &Value| -> Option<Vec<String>> {
+            let list = value.as_array()?;
+            Some(list.iter().filter_map(|v| v.as_str().map(str::to_owned)).collect())
+        };
+        Self {
+            launches: reply["launches"].as_u64().unwrap_or(0),
+            operators: reply["ops"]
+                .as_object()
+                .filter(|_| logged)
+                .map(|o| o.keys().cloned().collect()),
+            kernels: strings(&reply["kernels"]),
+        }
     }
-    if backend == Backend::Triton && launches == 0 {
-        return impure("never-launched: no kernel of the candidate ran in forward".to_owned());
+
+    /// Launches of own kernels: for Triton as counted, for CUDA by name from the profiler. `own`
+    /// are the names of the candidate's `__global__` functions.
+    pub fn own_launches(&self, backend: Backend, own: &[String]) -> Option<u64> {
+        match (backend, &self.kernels) {
+            (Backend::Triton, _) => Some(self.launches),
+            (Backend::Cuda, Some(kernels)) => {
+                Some(kernels.iter().filter(|k| is_own(k, own)).count() as u64)
+            }
+            // An unlogged call is not profiled.
+            (Backend::Cuda, None) => None,
+        }
     }
-    None
+
+    /// A failure if the candidate's kernels were not launched, or others did the work.
+    pub fn check(&self, backend: Backend, own: &[String]) -> Option<Failure> {
+        let impure = |text: String| Some(Failure::new(FailureKind::Impure, text));
+        let operators = self.operators.iter().flatten().map(String::as_str);
+        let foreign: Vec<&str> = operators.filter(|name| !allowed(name)).collect();
+        if !foreign.is_empty() {
+            return impure(format!("torch-operator: forward ran {}", foreign.join(", ")));
+        }
+        if self.own_launches(backend, own) == Some(0) {
+            let text = "never-launched: no kernel of the candidate ran in forward";
+            return impure(text.to_owned());
+        }
+        let ran = self.kernels.iter().flatten();
+        let other = ran
+            .into_iter()
+            .find(|k| !is_own(k, own) && !PLAIN_KERNELS.iter().any(|plain| k.contains(plain)));
+        match other.filter(|_| backend == Backend::Cuda) {
+            Some(kernel) => impure(format!("foreign-kernel: {kernel}")),
+            None => None,
+        }
+    }
+}
+
+/// Whether a demangled name such as `void scale<float>(float*, int)` is one of the own ones.
+fn is_own(kernel: &str, own: &[String]) -> bool {
+    let head = kernel.split(['<', '(']).next().unwrap_or(kernel);
+    let name = head.split([' ', ':']).next_back().unwrap_or(head);
+    own.iter().any(|o| o == name)
 }
 
 fn allowed(name: &str) -> bool {
@@ -101,10 +162,23 @@ mod tests {
 
     #[test]
     fn arithmetic_is_foreign() {
-        let honest = json!({ "aten::empty_like": 1, "aten::clone": 1 });
-        assert_eq!(dynamic(Backend::Triton, 1, Some(&honest)), None);
-        assert!(dynamic(Backend::Triton, 0, Some(&honest)).is_some());
-        let lazy = json!({ "aten::empty_like": 1, "aten::relu": 1 });
-        assert!(dynamic(Backend::Triton, 1, Some(&lazy)).is_some());
+        let seen = |launches: u64, ops: Value| {
+            Seen::of(&json!({ "launches": launches, "ops": ops }), true).check(Backend::Triton, &[])
+        };
+        assert_eq!(seen(1, json!({ "aten::empty_like": 1, "aten::clone": 1 })), None);
+        assert!(seen(0, json!({ "aten::empty_like": 1 })).is_some());
+        assert!(seen(1, json!({ "aten::empty_like": 1, "aten::relu": 1 })).is_some());
+    }
+
+    #[test]
+    fn device_kernels_are_matched_by_name() {
+        let own = ["scale".to_owned()];
+        let seen = |kernels: Value| Seen::of(&json!({ "kernels": kernels }), true);
+        let good = seen(json!(["void scale<float>(float const*, int)", "Memset (Device)"]));
+        assert_eq!(good.own_launches(Backend::Cuda, &own), Some(1));
+        assert_eq!(good.check(Backend::Cuda, &own), None);
+        let mixed = seen(json!(["scale(float*)", "ampere_sgemm_128x64_nn"]));
+        assert!(mixed.check(Backend::Cuda, &own).is_some());
+        assert!(seen(json!(["ampere_sgemm"])).check(Backend::Cuda, &own).is_some());
     }
 }

@@ -146,7 +146,7 @@ fn command(config: &Config, device: &str) -> Command {
     let mut command = Command::new(&config.python);
     command.env_clear();
     command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("LANG", "C.UTF-8");
-    command.env("KECK_DEVICE", device).env("HOME", "/tmp");
+    command.env("KECK_DEVICE", device).env("HOME", "/tmp").env("LOGNAME", "keck");
     for threads in ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"] {
         command.env(threads, "1");
     }

@@ -4,34 +4,14 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use events::outcome::{Backend, Execution, FailureKind, Measurement, ModuleRun, SourceReport};
-use keck::{Build, Config, Judge, MeasureJob, ValidateJob};
-
-fn case(kind: &str, name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(kind);
-    std::fs::read_to_string(path.join(format!("{name}.py"))).unwrap()
-}
+use common::{case, measure, misbehaving};
+use events::outcome::{Execution, FailureKind, Measurement, ModuleRun, SourceReport};
+use keck::{Config, Judge, ValidateJob};
 
 fn validate(judge: &Judge, source: &str) -> ModuleRun {
     judge.validate(&ValidateJob { source: source.to_owned(), seed: 7, trials: 3 }).unwrap()
-}
-
-fn measure(judge: &Judge, module: &str, kernel: &str) -> Measurement {
-    judge
-        .measure(&MeasureJob {
-            module_source: module.to_owned(),
-            kernel_source: kernel.to_owned(),
-            backend: Backend::Triton,
-            build: Build::Ready,
-            seed: 7,
-            trials: 3,
-            timing: false,
-        })
-        .unwrap()
 }
 
 fn failed(measurement: &Measurement) -> FailureKind {
@@ -39,11 +19,6 @@ fn failed(measurement: &Measurement) -> FailureKind {
         Execution::Failed(failure) => failure.kind,
         other => panic!("no failure: {other:?}"),
     }
-}
-
-/// A kernel file whose import runs `code`, then behaves.
-fn misbehaving(code: &str) -> String {
-    case("kernels", "honest_leaky").replace("\n\n@triton.jit", &format!("\n{code}\n\n@triton.jit"))
 }
 
 #[test]
@@ -148,87 +123,6 @@ fn forged_answers_are_not_believed() {
     // and hold no outputs.
     let found = measure(&judge, &module, &misbehaving(forged));
     assert!(matches!(found.execution, Execution::Failed(_)), "{:?}", found.execution);
-}
-
-#[test]
-fn several_threads_share_a_judge() {
-    let judge = common::judge(2);
-    let module = case("modules", "leaky_scale");
-    let kernel = case("kernels", "honest_leaky");
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        let jobs: Vec<_> =
-            (0..4).map(|_| scope.spawn(|| measure(&judge, &module, &kernel))).collect();
-        for job in jobs {
-            let found = job.join().unwrap();
-            assert!(matches!(found.execution, Execution::Ran { launches: 1, .. }));
-        }
-    });
-    println!("4 measurements in {} ms", start.elapsed().as_millis());
-}
-
-#[test]
-fn costs() {
-    let judge = common::judge(1);
-    let (module, kernel) = (case("modules", "leaky_scale"), case("kernels", "honest_leaky"));
-    validate(&judge, &module);
-    let times = |what: &str, run: &dyn Fn()| {
-        let mut ms: Vec<u128> = (0..7)
-            .map(|_| {
-                let start = Instant::now();
-                run();
-                start.elapsed().as_millis()
-            })
-            .collect();
-        ms.sort_unstable();
-        println!("{what}: {ms:?} ms");
-    };
-    times("validate", &|| drop(validate(&judge, &module)));
-    times("measure, reference cached", &|| drop(measure(&judge, &module, &kernel)));
-}
-
-/// Kills the judge's process hard and looks for what is left. The child is this test binary.
-#[test]
-fn nothing_outlives_a_killed_judge() {
-    const MARK: &str = "KECK_TEST_CHILD";
-    if let Some(scratch) = std::env::var_os(MARK) {
-        let judge = Judge::new(Config { scratch: scratch.into(), ..Config::default() }).unwrap();
-        println!("ready");
-        let endless = case("kernels", "broken_loops");
-        measure(&judge, &case("modules", "leaky_scale"), &endless);
-        return;
-    }
-    let scratch = tempfile::tempdir().unwrap();
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["nothing_outlives_a_killed_judge", "--exact", "--nocapture"])
-        .env(MARK, scratch.path())
-        .spawn()
-        .unwrap();
-    let name = scratch.path().to_string_lossy().into_owned();
-    let running = || {
-        let mut count = 0;
-        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            count += usize::from(String::from_utf8_lossy(&line).contains(&name));
-        }
-        count
-    };
-    let until = |wanted: &dyn Fn(usize) -> bool| {
-        let deadline = Instant::now() + Duration::from_secs(90);
-        while !wanted(running()) {
-            assert!(Instant::now() < deadline, "{} processes", running());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    };
-    // The outer process, the warm one and the worker all carry the scratch folder's name.
-    until(&|count| count >= 3);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    until(&|count| count == 0);
-    let sweeper = Judge::new(Config { scratch: scratch.path().into(), ..Config::default() });
-    let left = std::fs::read_dir(scratch.path()).unwrap().count();
-    drop(sweeper);
-    assert_eq!(left, 1, "the dead judge's folder was not swept");
 }
 
 #[test]

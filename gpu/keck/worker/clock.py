@@ -1,7 +1,9 @@
-"""Device times by CUDA events. Everything used here is bound when this file is imported, before
+"""Device times by CUDA events, and the names of kernels that ran. Everything used here is bound when this file is imported, before
 any candidate exists in the process."""
 
 import torch
+
+from torch.profiler import ProfilerActivity, profile
 
 Event = torch.cuda.Event
 synchronize = torch.cuda.synchronize
@@ -27,3 +29,13 @@ def measure(call, message):
         synchronize()
         times.append(int(elapsed(start, end) * 1e6))
     return times
+
+
+def profiler():
+    return profile(activities=[ProfilerActivity.CUDA])
+
+
+def kernel_names(profiled):
+    """Names of everything that ran on the device, copies and fills included."""
+    cuda = torch.autograd.DeviceType.CUDA
+    return [e.name[:300] for e in profiled.events() if e.device_type == cuda][:2000]

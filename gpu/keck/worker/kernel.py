@@ -105,12 +105,31 @@ class Session:
             self.load_state(blobs["state"])
         values = wire.decode(blobs["inputs"], self.device)
         self.step = "forward"
-        watch.WATCH.launches = 0
-        watch.WATCH.ops = {} if message["log"] else None
+        seen = watch.WATCH
+        seen.launches, seen.names = 0, set()
+        seen.ops = {} if message["log"] else None
+        # Memory that a kernel leaves unwritten must not hold anything that looks like an answer.
         torch.utils.deterministic.fill_uninitialized_memory = True
         torch.use_deterministic_algorithms(True, warn_only=True)
-        mode = watch.OpLog() if message["log"] else None
+        result, kernels = self.observed(values, message["log"])
+        launches, ops = seen.launches, seen.ops or {}
+        outputs = wire.flatten(result)
+        kinds = [describe(o) for o in outputs]
+        plain = outputs if all(k == "plain" for k in kinds) else []
+        if message["keep"]:
+            self.kept = plain
+        reply = {"kinds": kinds, "launches": launches, "ops": ops, "kernels": kernels,
+                 "jitted": sorted(seen.names)}
+        return reply, [("outputs", wire.encode(plain, contiguous=True)),
+                       ("after", wire.encode(values))]
+
+    def observed(self, values, log):
+        """Forward under the op log and, on a GPU, under the profiler of device kernels."""
+        mode = watch.OpLog() if log else None
+        profiler = clock.profiler() if log and self.device != "cpu" else None
         with torch.no_grad():
+            if profiler:
+                profiler.start()
             if mode:
                 ModeEnter(mode)
             try:
@@ -120,15 +139,9 @@ class Session:
                     ModeExit(mode, None, None, None)
             if self.device != "cpu":
                 clock.synchronize()
-        launches, ops = watch.WATCH.launches, watch.WATCH.ops or {}
-        outputs = wire.flatten(result)
-        kinds = [describe(o) for o in outputs]
-        plain = outputs if all(k == "plain" for k in kinds) else []
-        if message["keep"]:
-            self.kept = plain
-        reply = {"kinds": kinds, "launches": launches, "ops": ops}
-        return reply, [("outputs", wire.encode(plain, contiguous=True)),
-                       ("after", wire.encode(values))]
+            if profiler:
+                profiler.stop()
+        return result, clock.kernel_names(profiler) if profiler else None
 
     def kept_again(self, _message, _blobs):
         """The kept result of an earlier call once more: a reused buffer shows as a change."""

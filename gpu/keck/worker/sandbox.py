@@ -14,7 +14,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 163
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 1, 24, 38, 22
 SIGKILL = 9
-FIRST_UID = 61000
+FIRST_UID = 1_900_000_000  # far from people, services and containers
 PRIVATE, HARNESS = "/private", "/keck"
 
 
@@ -43,7 +43,9 @@ def new_namespaces():
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(NEWUSER | spaces) != 0:
         return []
-    for name, line in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+    # Not as root, even of this namespace alone; capabilities do not need that.
+    maps = {"setgroups": "deny", "uid_map": f"{FIRST_UID} {uid} 1", "gid_map": f"{FIRST_UID} {gid} 1"}
+    for name, line in maps.items():
         with open(f"/proc/self/{name}", "w") as file:
             file.write(line)
     return ["user-ns", *names]
@@ -62,7 +64,7 @@ def build_root(at, visible, devices, harness, tmp_mib):
         if os.path.exists(path):
             place(at, path)
     with open(f"{at}/etc/passwd", "w") as file:
-        file.write("root:x:0:0::/tmp:/bin/sh\n")
+        file.write(f"root:x:0:0::/tmp:/bin/sh\nkeck:x:{FIRST_UID}:{FIRST_UID}::/tmp:/bin/sh\n")
     os.makedirs(f"{at}/dev", exist_ok=True)
     for path in devices:
         place(at, path)

@@ -29,7 +29,11 @@ const TEMPLATE: &str = "{% for m in messages %}{% if m.role == 'assistant' %}<|a
 ///
 /// # Errors
 /// A vocabulary too small for bytes and special tokens, or a file that cannot be written.
-pub fn train(texts: impl Iterator<Item = String> + Send, vocab: usize, out: &Path) -> Result<usize> {
+pub fn train(
+    texts: impl Iterator<Item = String> + Send,
+    vocab: usize,
+    out: &Path,
+) -> Result<usize> {
     let least = 256 + SPECIAL.len();
     if vocab < least {
         return Err(Error::Request(format!("vocab is {vocab}; bytes alone need {least}")));

@@ -142,8 +142,7 @@ impl Cache {
         let capacity = (wanted.max(self.length + 1) + 7) / 8 * 8;
         for t in self.keys.iter_mut().chain(&mut self.values) {
             let (rows, heads, _, width) = t.size4()?;
-            let larger =
-                Tensor::f_zeros([rows, heads, capacity, width], (self.kind, self.device))?;
+            let larger = Tensor::f_zeros([rows, heads, capacity, width], (self.kind, self.device))?;
             larger.f_narrow(2, 0, self.length)?.f_copy_(&t.f_narrow(2, 0, self.length)?)?;
             *t = larger;
         }

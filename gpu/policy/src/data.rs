@@ -31,9 +31,10 @@ pub fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
         if line.trim().is_empty() {
             continue;
         }
-        out.push(serde_json::from_str(&line).map_err(|e| {
-            Error::Request(format!("{} line {}: {e}", path.display(), n + 1))
-        })?);
+        out.push(
+            serde_json::from_str(&line)
+                .map_err(|e| Error::Request(format!("{} line {}: {e}", path.display(), n + 1)))?,
+        );
     }
     match out.is_empty() {
         true => Err(Error::Request(format!("{} holds no lines", path.display()))),

@@ -136,7 +136,14 @@ mod tests {
                 let cut = |t: &Tensor| t.get(row as i64).narrow(1, pad, length as i64 - pad);
                 let q = q.get(row as i64).view([2, 2, 16]);
                 let wanted = Tensor::scaled_dot_product_attention::<&Tensor>(
-                    &q, &cut(&k), &cut(&v), None, 0.0, false, None, false,
+                    &q,
+                    &cut(&k),
+                    &cut(&v),
+                    None,
+                    0.0,
+                    false,
+                    None,
+                    false,
                 );
                 let found = found.get(row as i64).view([2, 2, 16]);
                 assert!((found - wanted).abs().max().double_value(&[]) < 1e-5);

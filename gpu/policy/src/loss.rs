@@ -117,8 +117,7 @@ pub fn backward(
     let sum = hidden.f_mul(&seed)?.f_sum(Kind::Float)?;
     drop(seeds);
     let views = &model.params.views;
-    let wanted: Vec<usize> =
-        (0..views.len()).filter(|&i| model.config.tied || i != head).collect();
+    let wanted: Vec<usize> = (0..views.len()).filter(|&i| model.config.tied || i != head).collect();
     let inputs: Vec<&Tensor> = wanted.iter().map(|&i| &views[i]).collect();
     let grads = Tensor::f_run_backward(&[sum], &inputs, false, false)?;
     for (i, grad) in wanted.into_iter().zip(grads) {

@@ -38,8 +38,7 @@ pub struct AdamW {
 impl AdamW {
     /// A fresh state for `params`.
     pub fn new(params: &Params) -> Result<Self> {
-        let zeros =
-            || Tensor::f_zeros(params.flat.size(), (Kind::Float, params.flat.device()));
+        let zeros = || Tensor::f_zeros(params.flat.size(), (Kind::Float, params.flat.device()));
         let (m, v, grad) = (zeros()?, zeros()?, zeros()?);
         Ok(AdamW { m, v, step: 0, beta1: 0.9, beta2: 0.999, eps: 1e-8, grad })
     }

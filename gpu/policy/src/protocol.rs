@@ -299,9 +299,7 @@ impl From<Result<Body, Error>> for Outcome {
     fn from(result: Result<Body, Error>) -> Self {
         match result {
             Ok(body) => Outcome::Ok { ok: true, body },
-            Err(e) => {
-                Outcome::Error { error: Failure { kind: e.kind(), message: e.to_string() } }
-            }
+            Err(e) => Outcome::Error { error: Failure { kind: e.kind(), message: e.to_string() } },
         }
     }
 }

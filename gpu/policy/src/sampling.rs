@@ -60,9 +60,8 @@ pub fn draw(
     let divisor = s.divisor();
     let raw = |i: usize| (f64::from(scores[i]) / divisor - log_sum) as f32;
     // Best first; the lower id wins a tie, so that the order is a function of the scores.
-    let order = |a: &usize, b: &usize| {
-        scores[*b].total_cmp(&scores[*a]).then_with(|| id(*a).cmp(&id(*b)))
-    };
+    let order =
+        |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then_with(|| id(*a).cmp(&id(*b)));
     if s.temperature <= 0.0 {
         let best = (0..scores.len()).min_by(order).unwrap_or(0);
         return Choice { token: id(best), logprob: raw(best), truncated: 0.0 };

@@ -120,8 +120,7 @@ impl Server {
             Some(name) => Some(&self.slots.get(name).ok_or_else(|| empty(name))?.policy.model),
             None => None,
         };
-        let update =
-            Update { lr: g.lr, weight_decay: g.weight_decay, grad_clip: g.grad_clip };
+        let update = Update { lr: g.lr, weight_decay: g.weight_decay, grad_clip: g.grad_clip };
         let options = grpo::Options {
             update,
             kl: g.kl,

@@ -183,7 +183,16 @@ pub fn train(
             let (loss, lr) = (losses / f64::from(count.max(1)), update.lr);
             let tokens_per_second = read as f64 / seconds;
             let epoch = feed.epoch;
-            log(Progress { step, epoch, loss, grad_norm, lr, tokens_per_second, seconds, held_out });
+            log(Progress {
+                step,
+                epoch,
+                loss,
+                grad_norm,
+                lr,
+                tokens_per_second,
+                seconds,
+                held_out,
+            });
             (losses, count) = (0.0, 0);
         }
         if last {

@@ -70,8 +70,7 @@ fn logprobs_are_those_of_the_softmax_at_the_temperature() {
     let model = common::tiny_model(3);
     let all = sample(&model, &[prompt(&[5, 9], &[1, 2, 3])], &WARM, 8);
     for s in &all[0] {
-        let tokens: Vec<i64> =
-            [5, 9].iter().chain(&s.tokens).map(|&t| i64::from(t)).collect();
+        let tokens: Vec<i64> = [5, 9].iter().chain(&s.tokens).map(|&t| i64::from(t)).collect();
         let hidden = tch::no_grad(|| model.hidden(&Tensor::from_slice(&tokens).view([1, -1])));
         let logits = model.logits(&hidden.unwrap().squeeze_dim(0)).unwrap() / 0.8;
         let scores = logits.log_softmax(-1, tch::Kind::Float);
@@ -90,7 +89,6 @@ fn the_context_ends_an_answer() {
     let all = sample(&model, &[prompt(&tokens, &[1, 2])], &WARM, 8);
     assert!(all[0].iter().all(|s| s.tokens.len() <= 4));
     let limits = Limits { max_new_tokens: 1, max_batch: 1 };
-    let error =
-        generate(&model, &[3], &[prompt(&[5; 64], &[1])], &WARM, limits).unwrap_err();
+    let error = generate(&model, &[3], &[prompt(&[5; 64], &[1])], &WARM, limits).unwrap_err();
     assert_eq!(error.kind(), "prompt_too_long");
 }

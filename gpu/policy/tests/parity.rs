@@ -70,8 +70,7 @@ fn a_grpo_step_agrees_with_pytorch() {
         micro_tokens: 24,
         old: Old::Sampler,
     };
-    let report =
-        grpo::step(&mut model, &mut optim, Some(&reference), &samples, &options).unwrap();
+    let report = grpo::step(&mut model, &mut optim, Some(&reference), &samples, &options).unwrap();
     for (key, found) in [
         ("loss", report.loss),
         ("kl", report.kl),

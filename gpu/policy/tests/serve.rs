@@ -63,9 +63,7 @@ fn a_session() {
     assert_eq!(e.line("nonsense")["error"]["kind"], "request");
     assert_eq!(e.error(json!({"op": "dance"})), "request");
     assert_eq!(e.error(json!({"op": "load", "slot": "a", "dir": "nowhere"})), "missing");
-    let load = |slot: &str, trainable: bool| {
-        json!({"op": "load", "slot": slot, "dir": model, "trainable": trainable})
-    };
+    let load = |slot: &str, trainable: bool| json!({"op": "load", "slot": slot, "dir": model, "trainable": trainable});
     assert_eq!(e.ok(load("a", true))["trainable"], true);
     e.ok(load("ref", false));
 
@@ -90,9 +88,7 @@ fn a_session() {
                 "logprobs": s["logprobs"], "advantage": advantage})
         })
         .collect();
-    let train = |slot: &str| {
-        json!({"op": "grpo", "slot": slot, "reference_slot": "ref", "samples": samples, "lr": 1e-3})
-    };
+    let train = |slot: &str| json!({"op": "grpo", "slot": slot, "reference_slot": "ref", "samples": samples, "lr": 1e-3});
     let report = e.ok(train("a"));
     assert!(report["mismatch_kl"].as_f64().unwrap() < 1e-6, "{report}");
     assert!(report["kl"].as_f64().unwrap() < 1e-6, "the reference equals the start");

@@ -46,8 +46,7 @@ fn smollm2_continues_as_transformers_does() {
     }
     let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 };
     let limits = Limits { max_new_tokens: 32, max_batch: 8 };
-    let answers =
-        generate(&policy.model, &policy.text.stop, &prompts, &greedy, limits).unwrap();
+    let answers = generate(&policy.model, &policy.text.stop, &prompts, &greedy, limits).unwrap();
     for (chat, answer) in expected.iter().zip(answers) {
         assert_eq!(answer[0].tokens, ids(&chat["answer"]));
         assert_eq!(policy.text.decode(&answer[0].tokens).unwrap(), chat["text"]);

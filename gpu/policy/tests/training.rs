@@ -147,7 +147,7 @@ fn a_resumed_training_goes_on_exactly() {
         let mut straight = policy(dir.path(), 10);
         let mut optim = AdamW::new(&straight.model.params).unwrap();
         let sample = graded(&straight.model, &[1.3, 0.9], 0.7);
-        let mut one = |p: &mut Policy, o: &mut AdamW| {
+        let one = |p: &mut Policy, o: &mut AdamW| {
             grpo::step(&mut p.model, o, None, std::slice::from_ref(&sample), &options()).unwrap();
         };
         one(&mut straight, &mut optim);

@@ -43,6 +43,8 @@ fn extra(b: &mut Builder, op: &Op) {
         return;
     }
     let joined = matches!(op.kind, Kind::Join2 | Kind::Join3 | Kind::Where | Kind::AddMm);
+    // Not where the input is in the value already and might cancel.
+    let joined = joined || op.label() == "neg";
     if !joined && b.vals[v].flat == 0 && b.coin(0.12) {
         let val = b.vals[v].clone();
         let expr = format!("{} + {}", val.name, b.vals[b.anchor].name);
@@ -236,7 +238,8 @@ fn broadcast(b: &mut Builder, op: &Op, v: usize, s: usize) -> usize {
     }
     if offset {
         let expr = format!("{} / ({} + 1.0)", val.name, num.name);
-        return b.free(&expr, Val { sign: vague(&val), normed: false, ..val });
+        let typ = val.typ / (num.typ + 1.0);
+        return b.free(&expr, Val { typ, sign: vague(&val), normed: false, ..val });
     }
     // What the sum adds is the same along the row, which norms and softmax do not see.
     let sym = if op.label() == "logsumexp" { "-" } else { "+" };

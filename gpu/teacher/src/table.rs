@@ -155,10 +155,12 @@ pub static COMPUTE: &[Op] = &[
         .sign(Sign::NonNeg)
         .flat(),
     el("torch.square", "torch.square({0})", &["{o} = {0} * {0}"])
+        .need(Need::Signed)
         .lim(100.0)
         .mag(Mag::Sq)
         .sign(Sign::NonNeg),
     el("torch.pow", "torch.pow({0}, {k})", &["{o} = {j}"])
+        .need(Need::Signed)
         .consts(&["2|{0} * {0}", "3|{0} * {0} * {0}"])
         .lim(50.0)
         .mag(Mag::Sq),
@@ -185,6 +187,7 @@ pub static COMPUTE: &[Op] = &[
         &["{o} = tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, 0.0))"],
     )
     .normed()
+    .sign(Sign::Unknown)
     .mag(Mag::To(1.0, 1.0)),
     Op::new("torch.floor", Kind::Raw, "torch.floor({0})", &["{o} = tl.floor({0})"]),
     Op::new(

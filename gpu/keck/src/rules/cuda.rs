@@ -25,6 +25,21 @@ pub fn inspect_literals(texts: &[String]) -> Option<String> {
     code.iter().find_map(|t| check(t)).or_else(|| check_launches(&whole))
 }
 
+/// Names of the `__global__` functions of a source.
+pub fn kernel_names(source: &str) -> Vec<String> {
+    let tokens = tokens(source);
+    let starts = (0..tokens.len()).filter(|at| is_name(&tokens[*at], "__global__"));
+    let name = |start: usize| {
+        let rest = tokens.get(start + 1..)?;
+        // The name stands before the brackets of the parameters; launch bounds have brackets too.
+        rest.windows(2).take(24).find_map(|pair| match pair {
+            [Token::Name(name), Token::Mark("(")] if !name.starts_with("__") => Some(name.clone()),
+            _ => None,
+        })
+    };
+    starts.filter_map(name).collect()
+}
+
 /// A kernel must be defined in live code and launched.
 fn check_launches(tokens: &[Token]) -> Option<String> {
     let defines = tokens.iter().any(|t| is_name(t, "__global__"));
@@ -134,6 +149,12 @@ mod tests {
         let kernel = "__global__ void k(float* x) { x[0] = 1.f; } void h() { k<<<1, 1>>>(0); }\n";
         let text = format!("{kernel}{text}");
         inspect([text.as_str()].into_iter()).map(|f| f.detail)
+    }
+
+    #[test]
+    fn names_of_kernels() {
+        let text = "__global__ void a(int) {}\n__global__ __launch_bounds__(256) void b(int) {}\ntemplate <int N> __global__ static void c(float*) {}";
+        assert_eq!(kernel_names(text), ["a", "b", "c"]);
     }
 
     #[test]

@@ -70,3 +70,43 @@ fn cuda_texts(source: &Source<'_>) -> Vec<String> {
     }
     texts
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HONEST: &str = include_str!("../../tests/cases/kernels/honest_leaky.py");
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in any::<String>()) {
+            let _ = inspect_kernel(&text);
+        }
+
+        #[test]
+        fn no_damage_panics(at in 0..HONEST.len(), length in 0usize..40, insert in "[ -~\n]{0,12}") {
+            let mut text = HONEST.to_owned();
+            let end = (at + length).min(text.len());
+            text.replace_range(at..end, &insert);
+            let _ = inspect_kernel(&text);
+        }
+    }
+
+    #[test]
+    fn deep_nesting_is_refused() {
+        let text = format!("x = {}1{}\n{HONEST}", "(".repeat(3000), ")".repeat(3000));
+        assert!(inspect_kernel(&text).is_err());
+        let text = format!("x = {}1\n{HONEST}", "-".repeat(900));
+        assert!(inspect_kernel(&text).is_err());
+    }
+
+    #[test]
+    fn encodings_and_letters() {
+        let text = format!("# -*- coding: utf-7 -*-\n{HONEST}");
+        assert!(inspect_kernel(&text).is_err());
+        let text = HONEST.replace("slope", "sl\u{43e}pe");
+        assert!(inspect_kernel(&text).is_err());
+    }
+}

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use events::outcome::{Backend, Execution, Failure, FailureKind, OutputStats};
+use events::outcome::{Backend, Execution, Failure, FailureKind, Measurement, OutputStats};
 use keck::{Build, BuildJob, Config, Error, Judge, MeasureJob};
 
 /// One case file.
@@ -175,4 +175,30 @@ pub fn word(failure: &Failure) -> &'static str {
             "rejected"
         }
     }
+}
+
+/// A case of this repository, of `kernels` or `modules`.
+pub fn case(kind: &str, name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(kind);
+    std::fs::read_to_string(path.join(format!("{name}.py"))).unwrap()
+}
+
+/// Measures a Triton kernel on three trials.
+pub fn measure(judge: &Judge, module: &str, kernel: &str) -> Measurement {
+    judge
+        .measure(&MeasureJob {
+            module_source: module.to_owned(),
+            kernel_source: kernel.to_owned(),
+            backend: Backend::Triton,
+            build: Build::Ready,
+            seed: 7,
+            trials: 3,
+            timing: false,
+        })
+        .unwrap()
+}
+
+/// A kernel file whose import runs `code`, then behaves.
+pub fn misbehaving(code: &str) -> String {
+    case("kernels", "honest_leaky").replace("\n\n@triton.jit", &format!("\n{code}\n\n@triton.jit"))
 }

@@ -77,8 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     let lines: Vec<Line> = data::read_lines(&args.prompts)?;
     let policy = Policy::open(&args.model, Open { device, kind, trainable: false })?;
     let limits = Limits { max_new_tokens: args.max_new_tokens, max_batch: args.max_batch };
-    let sampling =
-        Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p };
+    let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p };
     let io = |source| Error::Io { path: args.out.clone(), source };
     let mut out = std::io::BufWriter::new(std::fs::File::create(&args.out).map_err(io)?);
     let (began, mut tokens, mut written) = (Instant::now(), 0, 0);

@@ -119,7 +119,9 @@ pub fn run(args: &Args) -> Result<()> {
     let open = Open { device, kind, trainable: true };
     let mut policy = match (&args.init, &args.tokenizer) {
         (Some(dir), _) => Policy::open(dir, open)?,
-        (None, Some(dir)) => Policy::random(dir, |vocab| config(&args.shape, vocab), args.seed, open)?,
+        (None, Some(dir)) => {
+            Policy::random(dir, |vocab| config(&args.shape, vocab), args.seed, open)?
+        }
         (None, None) => return Err(Error::Request("give --init or --new --tokenizer".into())),
     };
     let context = policy.model.config.context as usize;
@@ -152,11 +154,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn options(args: &Args, cpu: bool) -> Options {
     let most = if cpu { args.batch_tokens.min(4096) } else { args.batch_tokens };
     Options {
-        update: Update {
-            lr: args.lr,
-            weight_decay: args.weight_decay,
-            grad_clip: args.grad_clip,
-        },
+        update: Update { lr: args.lr, weight_decay: args.weight_decay, grad_clip: args.grad_clip },
         schedule: if args.constant { Schedule::Constant } else { Schedule::Cosine },
         warmup: args.warmup,
         batch_tokens: args.batch_tokens,

@@ -100,15 +100,14 @@ fn nvcc(config: &Config) -> Check {
     }
 }
 
+/// A machine without a GPU is well too: it says what that means.
 fn gpu(config: &Config) -> Check {
     let device = Device::detect(config.force_cpu);
-    let has = device.kind() != "cpu";
-    Check {
-        name: "gpu",
-        ok: has,
-        detail: device.name().to_owned(),
-        fix: "none needed: Triton runs under its interpreter, CUDA kernels only compile",
-    }
+    let detail = match device.kind() {
+        "cpu" => "none: Triton runs under its interpreter, CUDA kernels only compile".to_owned(),
+        _ => device.name().to_owned(),
+    };
+    Check { name: "gpu", ok: true, detail, fix: "" }
 }
 
 /// A child tries to enter the namespaces; this process stays where it is.

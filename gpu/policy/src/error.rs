@@ -141,6 +141,9 @@ pub enum Error {
         /// The step that was about to be taken.
         step: u64,
     },
+    /// A defect of the engine; the slot that was at work may be gone.
+    #[error("the engine panicked: {0}")]
+    Panic(String),
     /// A libtorch operation failed (out of memory included).
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),
@@ -166,6 +169,7 @@ impl Error {
             Error::Request(_) => "request",
             Error::Slot { .. } => "slot",
             Error::NotFinite { .. } => "not_finite",
+            Error::Panic(_) => "panic",
             Error::Torch(_) => "torch",
         }
     }

@@ -23,6 +23,7 @@ pub mod optim;
 pub mod params;
 pub mod policy;
 pub mod protocol;
+pub mod reply;
 pub mod rope;
 pub mod sampling;
 pub mod serve;

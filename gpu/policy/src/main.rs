@@ -29,6 +29,7 @@ enum Command {
 
 fn main() -> ExitCode {
     wait_without_spinning();
+    keep_memory();
     let result = match Cli::parse().command {
         Command::Serve => serve(),
         Command::Sft(args) => commands::sft::run(&args),
@@ -57,6 +58,16 @@ fn wait_without_spinning() {
             .args(std::env::args_os().skip(1))
             .env(SETTING, "passive")
             .exec();
+    }
+}
+
+/// Activations come and go many times a second; handing each back to the system would mean
+/// clearing its pages anew every time.
+fn keep_memory() {
+    // SAFETY: both calls only set numbers of the allocator, before any thread exists.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 30);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
     }
 }
 

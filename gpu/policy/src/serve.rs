@@ -1,7 +1,9 @@
 //! The engine as a child process: requests on stdin, replies on stdout, logs on stderr.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Instant;
 
@@ -14,9 +16,8 @@ use crate::generate::{self, Limits, Prompt};
 use crate::grpo;
 use crate::optim::{AdamW, Update};
 use crate::policy::{self, Open, Policy};
-use crate::protocol::{
-    Answer, Answers, Ask, Body, Generate, Grpo, Outcome, Reply, Request, SlotInfo, finish_word,
-};
+use crate::protocol::{Ask, Generate, Grpo, Request};
+use crate::reply::{Answer, Answers, Body, Outcome, Reply, SlotInfo, finish_word};
 use crate::sampling::Sampling;
 
 /// A model in memory.
@@ -57,7 +58,9 @@ impl Server {
         let result = serde_json::from_str(line).map_err(malformed).and_then(|mut value: Value| {
             id = value.as_object_mut().and_then(|o| o.remove("id"));
             let request = serde_json::from_value(value).map_err(malformed)?;
-            self.handle(request)
+            // A slot is out of the map while it trains, so a panic loses it and no other.
+            let handled = catch_unwind(AssertUnwindSafe(|| self.handle(request)));
+            handled.unwrap_or_else(|payload| Err(panicked(&*payload)))
         });
         Reply { id, outcome: Outcome::from(result) }
     }
@@ -132,6 +135,12 @@ impl Server {
         grpo::step(&mut slot.policy.model, optim, reference, &g.samples, &options)
             .map(Body::Trained)
     }
+}
+
+fn panicked(payload: &(dyn Any + Send)) -> Error {
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    Error::Panic(text.unwrap_or_else(|| "no message".into()))
 }
 
 fn empty(slot: &str) -> Error {

@@ -1,4 +1,5 @@
 //! Damaged and mismatched folders are refused by name, and nothing is loaded by half.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 

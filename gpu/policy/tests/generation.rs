@@ -1,4 +1,5 @@
 //! Sampling: the cache changes nothing, and neither do the neighbours.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 

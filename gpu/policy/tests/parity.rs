@@ -1,4 +1,5 @@
 //! The same weights give the same logits as transformers, and the same step as PyTorch.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! The engine as its parent sees it: a process that answers lines.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 

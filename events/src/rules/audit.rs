@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::api_table::ApiTable;
 use super::{control, extract, prompt, score, validity, work};
 use crate::event::{Answer, CompileOutcome, Event, Finish};
-use crate::ids::{BlobId, Digest, PolicyVersion, Role, Seq};
+use crate::ids::{BlobId, Digest, Role, Seq};
 use crate::outcome::{Backend, Failure, FailureKind, ModuleReport, SourceReport};
 use crate::sample::Sample;
 use crate::state::RunState;
@@ -48,6 +48,7 @@ pub fn check(
         | Event::WorkFailed { .. }
         | Event::RunPaused { .. }
         | Event::RunResumed
+        | Event::CheckpointSaved { .. }
         | Event::CheckpointDropped { .. } => Ok(()),
         Event::RoundStarted { .. }
         | Event::PhaseStarted { .. }
@@ -63,7 +64,6 @@ pub fn check(
         Event::KernelMeasured { .. } => measured(state, event),
         Event::GroupScored { .. } => scored(state, event),
         Event::StepStarted { .. } | Event::StepTaken { .. } => stepped(state, event),
-        Event::CheckpointSaved { policy, files } => saved(state, *policy, files),
     };
     let blobs = || event.blobs().into_iter().try_for_each(|id| evidence.blob(id).map(drop));
     outcome.and_then(|()| blobs()).map_err(|what| Finding { seq, event: event.name(), what })
@@ -225,15 +225,15 @@ fn stepped(state: &RunState, event: &Event) -> Check {
             same("the step", &(*step, *before), &(right.step, right.before))?;
             same("the batch", groups, &right.groups)
         }
-        Event::StepTaken { step, before, .. } => {
+        Event::StepTaken { step, before, after, update } => {
             let right = score::step_to_take(state).ok_or("no step was started")?;
-            same("the step", &(*step, *before), &(right.step, right.before))
+            same("the step", &(*step, *before), &(right.step, right.before))?;
+            let Some(update) = update else { return Ok(()) };
+            let saved =
+                state.checkpoints.get(after).ok_or("its checkpoint was not saved before")?;
+            let file = saved.files.iter().find(|(name, _)| name == "model.safetensors");
+            same("the weights", &Some(update.weights), &file.map(|(_, id)| *id))
         }
         _ => Ok(()),
     }
-}
-
-fn saved(state: &RunState, policy: PolicyVersion, files: &[(String, BlobId)]) -> Check {
-    let weights = files.iter().find(|(name, _)| name == "model.safetensors").map(|(_, id)| *id);
-    same("the weights", &weights, &state.weights.get(&policy.role).copied())
 }

@@ -61,7 +61,10 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
             taken(state, seq, *step, (*before, *after), update.as_ref())?;
         }
         Event::CheckpointSaved { policy, files } => {
-            require(state.version(policy.role) == *policy, "these are not the weights in use")?;
+            let steps = state.version(policy.role).steps + 1;
+            let next = PolicyVersion { role: policy.role, steps };
+            require(state.open.started.is_some(), "no step was started")?;
+            require(next == *policy, "these are not the weights of the open step")?;
             require(!state.checkpoints.contains_key(policy), "this checkpoint was already saved")?;
             let checkpoint = Checkpoint { policy: *policy, files: files.clone() };
             state.checkpoints.insert(*policy, checkpoint);

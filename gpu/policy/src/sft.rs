@@ -152,6 +152,8 @@ pub fn train(
     let began = Instant::now();
     let (mut step, mut read, mut refused) = (0_u64, 0_usize, 0);
     let (mut losses, mut count) = (0.0, 0);
+    // What the last line says when no update came after the line before it.
+    let (mut mean, mut grad_norm) = (f64::NAN, f64::NAN);
     loop {
         let passed = began.elapsed();
         let by_time = o.time.map_or(0.0, |t| passed.as_secs_f64() / t.as_secs_f64());
@@ -159,7 +161,6 @@ pub fn train(
         let last = progress >= 1.0;
         let mut update = o.update;
         update.lr = o.schedule.at(o.update.lr, step, o.warmup, progress);
-        let mut grad_norm = 0.0;
         if !last {
             let (loss, tokens) = one(model, optim, &mut feed, o)?;
             match settle(model, optim, loss, &update) {
@@ -180,7 +181,8 @@ pub fn train(
                 true => Some(evaluate(model, held_out, o.micro_tokens)?),
                 false => None,
             };
-            let (loss, lr) = (losses / f64::from(count.max(1)), update.lr);
+            mean = if count > 0 { losses / f64::from(count) } else { mean };
+            let (loss, lr) = (mean, update.lr);
             let tokens_per_second = read as f64 / seconds;
             let epoch = feed.epoch;
             log(Progress {

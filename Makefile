@@ -12,13 +12,18 @@ STAMP  := $(VENV)/.installed-$(shell sha256sum gpu/requirements.txt | cut -c1-16
 CONFIG ?= configs/laptop.toml
 HOME_DIR ?= runs
 
-.PHONY: run test lint build setup evaluate judge-cases clean-runs
+.PHONY: run test lint build setup evaluate kill-storm
 
 run: build
 	$(BIN)/kernelzero --home $(HOME_DIR) run --config $(CONFIG)
 
 test: build nextest
 	cargo nextest run --release --locked --workspace
+
+# Kills a run at random moments (KERNELZERO_KILLS of them), then audits it and flips bytes.
+kill-storm: build nextest
+	KERNELZERO_KILLS=$${KERNELZERO_KILLS:-20} cargo nextest run --release --locked -p kernelzero \
+	  --run-ignored only -E 'test(a_run_killed)'
 
 lint: setup
 	cargo fmt --all --check

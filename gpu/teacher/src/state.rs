@@ -22,6 +22,8 @@ pub struct Val {
     pub flat: u8,
     /// Has a fixed sum or norm along the row.
     pub normed: bool,
+    /// Was multiplied by one number a row, which a norm does not see.
+    pub scaled: bool,
     /// One number a row.
     pub col: bool,
 }
@@ -117,6 +119,7 @@ impl Builder {
             sign: Sign::Any,
             flat: 0,
             normed: false,
+            scaled: false,
             col: false,
         })
     }
@@ -195,6 +198,11 @@ impl Builder {
         let flat = val.flat >= 2 || (fresh && (val.flat >= 1 || val.normed));
         if !val.raw && !val.col && (signed || flat) {
             v = self.remix(v);
+        }
+        if fresh && self.vals[v].scaled {
+            let val = self.vals[v].clone();
+            let expr = format!("{} + {}", val.name, self.vals[self.anchor].name);
+            v = self.free(&expr, Val { hi: val.hi + 40.0, typ: 1.0, scaled: false, ..val });
         }
         if self.vals[v].typ < 0.1 && self.vals[v].hi * 10.0 <= lim {
             v = self.scale(v, "10.0", 10.0);

@@ -56,7 +56,7 @@ const ROW_W: &[&str] = &["{o} = tl.sum({1} * tl.where(mask, {0}, 0.0)[None, :], 
 const COL_W: &[&str] = &["{o} = tl.sum({1} * tl.where(mask, {0}, 0.0)[:, None], axis=0) * 0.1"];
 
 const SLOPES: &[&str] = &["0.01", "0.1", "0.2"];
-const SHRINK: &[&str] = &["0.1", "0.2", "0.5"];
+const SHRINK: &[&str] = &["0.1", "0.2", "0.3"];
 
 const fn el(name: &'static str, call: &'static str, tl: &'static [&'static str]) -> Op {
     Op::new(name, Kind::Elem, call, tl)
@@ -161,6 +161,7 @@ pub static COMPUTE: &[Op] = &[
         .sign(Sign::NonNeg),
     el("torch.pow", "torch.pow({0}, {k})", &["{o} = {j}"])
         .need(Need::Signed)
+        .sign(Sign::Unknown)
         .consts(&["2|{0} * {0}", "3|{0} * {0} * {0}"])
         .lim(50.0)
         .mag(Mag::Sq),

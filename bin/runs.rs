@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use actors::Bus;
 use actors::shells::{Start, start};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use events::config::RunConfig;
 use events::event::{Actor, Event, InitialPolicy};
 use events::ids::{BlobId, Role, RunId, Seq};
@@ -52,11 +52,7 @@ impl Plan {
     }
 
     fn policy_files(&self, role: Role) -> Result<Vec<(String, PathBuf)>> {
-        let init = match role {
-            Role::Proposer => &self.config.proposer.policy.init,
-            Role::Coder => &self.config.coder.policy.init,
-        };
-        let folder = self.folder.join(init);
+        let folder = self.folder.join(&self.config.policy(role).init);
         let key = format!("{role}.policy.init");
         let entries = std::fs::read_dir(&folder).map_err(|e| {
             Usage(format!("{key}: cannot read the folder {}: {e}", folder.display()))
@@ -181,6 +177,8 @@ pub fn home_to_read(dir: &Path) -> Result<Home> {
 pub struct Reader {
     /// Its name.
     pub run: RunId,
+    /// Its folder.
+    pub folder: PathBuf,
     /// Its log.
     pub log: FileLog,
     /// Its blobs.
@@ -195,7 +193,7 @@ pub fn read(dir: &Path, named: Option<RunId>) -> Result<Reader> {
     let run = pick(&home, named)?;
     let log = home.open_run(run, OpenMode::ReadOnly)?;
     let state = actors::bus::fold(&log)?;
-    Ok(Reader { run, log, blobs: home.blobs()?, state })
+    Ok(Reader { run, folder: home.run_dir(run), log, blobs: home.blobs()?, state })
 }
 
 /// The run that `kernelzero run` goes on with: the newest, if it has this config and is not over.
@@ -231,9 +229,4 @@ pub fn restart(dir: &Path, named: Option<RunId>, round: u32) -> Result<RunId> {
     let forked = Event::RunForked { run, parent, parent_head, reason };
     bus.append(Actor::RunControl, vec![(Some(at), forked)])?;
     Ok(run)
-}
-
-/// The home of a run must be given for what follows.
-pub fn need_config(state: &RunState) -> Result<&RunConfig> {
-    state.config.as_ref().ok_or_else(|| anyhow!("the log has no RunStarted"))
 }

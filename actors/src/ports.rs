@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use events::config::OldLogprobs;
 use events::event::{Finish, Update};
 use events::ids::{BlobId, Digest, PolicyVersion};
-use events::outcome::{Backend, Failure, Measurement, ModuleRun, SourceReport};
+use events::outcome::{Backend, Failure, Measurement, ModuleReport, ModuleRun, SourceReport};
+use events::rules::validity::source_fault;
 use events::sample::{Sample, Sampling};
 
 /// The world failed: disk, device, child process. The text names the thing and the fix.
@@ -114,6 +115,25 @@ pub trait Judge: Send + Sync {
 
     /// Runs a module on random inputs.
     fn run_module(&self, source: &str, seed: u64, trials: u32) -> Result<ModuleRun, WorldFailed>;
+
+    /// Everything observed of a module: it is run only if its source passes. `None`: no code.
+    fn module_report(
+        &self,
+        source: Option<&str>,
+        asked: &[String],
+        tracked: &BTreeSet<String>,
+        (seed, trials): (u64, u32),
+    ) -> Result<ModuleReport, WorldFailed> {
+        let Some(code) = source else {
+            return Ok(ModuleReport { source: SourceReport::NoCode, run: ModuleRun::NotRun });
+        };
+        let source = self.module_source(code, tracked);
+        let run = match source_fault(&source, asked) {
+            Some(_) => ModuleRun::NotRun,
+            None => self.run_module(code, seed, trials)?,
+        };
+        Ok(ModuleReport { source, run })
+    }
 
     /// The static rules for kernels; pure.
     fn kernel_source(&self, source: &str) -> Result<Backend, Failure>;

@@ -16,7 +16,7 @@ use clap::Args;
 use events::config::{Rules, ValidatorConfig};
 use events::event::Validity;
 use events::ids::Digest;
-use events::outcome::{Backend, ModuleReport};
+use events::outcome::Backend;
 use events::rules::validity::validity;
 use events::rules::verdict::verdict;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -48,12 +48,6 @@ pub struct DistillArguments {
     max_seconds: Option<u64>,
 }
 
-/// What became of the pairs.
-#[derive(Default)]
-struct Tally {
-    refused: BTreeMap<String, u64>,
-}
-
 /// Where pairs go, and how many are still wanted.
 struct Sink {
     proposer: BufWriter<std::fs::File>,
@@ -61,7 +55,8 @@ struct Sink {
     held_out: BufWriter<std::fs::File>,
     wanted: [u64; 2],
     seen: BTreeSet<Digest>,
-    tally: Tally,
+    /// How often the judge refused a pair, by reason.
+    refused: BTreeMap<String, u64>,
 }
 
 impl Sink {
@@ -77,7 +72,7 @@ impl Sink {
             held_out: create("held-out.jsonl")?,
             wanted: [arguments.pairs, arguments.held_out],
             seen: BTreeSet::new(),
-            tally: Tally::default(),
+            refused: BTreeMap::new(),
         })
     }
 
@@ -120,9 +115,7 @@ fn refused(judge: &KeckJudge, pair: &Pair, seed: u64) -> Result<Option<String>> 
     let trials = 3;
     let rules =
         ValidatorConfig { rules: Rules::Strict, trials: 3.try_into().map_err(anyhow::Error::msg)? };
-    let source = judge.module_source(&pair.module, &tracked);
-    let run = judge.run_module(&pair.module, seed, trials)?;
-    let report = ModuleReport { source, run };
+    let report = judge.module_report(Some(&pair.module), &pair.apis, &tracked, (seed, trials))?;
     if let Validity::Invalid { stage, reason } = validity(&report, &pair.apis, &rules) {
         return Ok(Some(format!("module {stage:?}: {reason}")));
     }
@@ -200,7 +193,7 @@ fn worker(pace: &Pace<'_>, sink: &Mutex<Sink>, judge: &KeckJudge, bar: &Progress
             }
             Some(reason) => {
                 let short: String = reason.chars().take(60).collect();
-                *sink()?.tally.refused.entry(short).or_default() += 1;
+                *sink()?.refused.entry(short).or_default() += 1;
             }
         }
     }
@@ -220,7 +213,7 @@ fn finish(arguments: &DistillArguments, sink: &Sink, tried: u64) -> Result<Exit>
     let report = json!({
         "seed": arguments.seed,
         "pairs": arguments.pairs - sink.wanted[0], "held-out": arguments.held_out - sink.wanted[1],
-        "tried": tried, "refused": sink.tally.refused, "blake3": files,
+        "tried": tried, "refused": sink.refused, "blake3": files,
         "apis": teacher::apis().len(),
     });
     std::fs::write(arguments.out.join("report.json"), format!("{report:#}\n"))?;

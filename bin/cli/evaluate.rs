@@ -9,8 +9,7 @@ use clap::Args;
 use events::config::{PolicyConfig, RunConfig};
 use events::event::Validity;
 use events::ids::{PolicyVersion, Role, StepRef, seed_at};
-use events::outcome::{ModuleReport, ModuleRun, SourceReport};
-use events::rules::validity::{source_fault, validity};
+use events::rules::validity::validity;
 use events::rules::verdict::verdict;
 use events::rules::{extract, prompt};
 use indicatif::ProgressBar;
@@ -132,17 +131,8 @@ fn module_outcome(
     answer: &str,
 ) -> Result<Result<(), String>> {
     let tracked = item.apis.iter().cloned().collect();
-    let report = match extract::code(answer) {
-        None => ModuleReport { source: SourceReport::NoCode, run: ModuleRun::NotRun },
-        Some(code) => {
-            let source = judge.module_source(code, &tracked);
-            let run = match source_fault(&source, &item.apis) {
-                Some(_) => ModuleRun::NotRun,
-                None => judge.run_module(code, 1, config.validator.trials.get())?,
-            };
-            ModuleReport { source, run }
-        }
-    };
+    let draw = (1, config.validator.trials.get());
+    let report = judge.module_report(extract::code(answer), &item.apis, &tracked, draw)?;
     Ok(match validity(&report, &item.apis, &config.validator) {
         Validity::Valid => Ok(()),
         Validity::Invalid { stage, reason } => Err(format!("{stage:?}: {reason}")),

@@ -146,7 +146,7 @@ pub fn log(home: &Path, arguments: &LogArguments) -> Result<Exit> {
 /// `kernelzero status`.
 pub fn status(home: &Path, run: Option<RunId>, json: bool) -> Result<Exit> {
     let reader = runs::read(home, run)?;
-    let live = daemon::about(&home.join("runs").join(reader.run.to_string()));
+    let live = daemon::about(&reader.folder);
     if json {
         let mut status = summary::status(&reader.state);
         status["daemon"] = match live {
@@ -171,7 +171,7 @@ pub fn replay(home: &Path, run: Option<RunId>) -> Result<Exit> {
     for _ in 0..50 {
         let reader = runs::read(home, run)?;
         let folded = summary::status(&reader.state);
-        let Some((_, port)) = daemon::about(&home.join("runs").join(reader.run.to_string())) else {
+        let Some((_, port)) = daemon::about(&reader.folder) else {
             print!("{}", summary::text(&reader.state));
             println!("  no daemon runs: nothing to compare with");
             return Ok(Exit::Ok);

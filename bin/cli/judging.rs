@@ -8,8 +8,8 @@ use anyhow::Result;
 use clap::Args;
 use events::config::ValidatorConfig;
 use events::event::Validity;
-use events::outcome::{Backend, ModuleReport, ModuleRun};
-use events::rules::validity::{source_fault, validity};
+use events::outcome::Backend;
+use events::rules::validity::validity;
 use serde_json::json;
 
 use super::Profile;
@@ -137,14 +137,9 @@ pub fn validate(host: &HostConfig, arguments: &ValidateArguments) -> Result<Exit
     let code = source(&arguments.module)?;
     let standalone = Standalone::new(host)?;
     let tracked = arguments.apis.iter().cloned().collect();
-    let facts = standalone.judge.module_source(&code, &tracked);
-    let run = if source_fault(&facts, &arguments.apis).is_some() {
-        ModuleRun::NotRun
-    } else {
-        let run = standalone.judge.run_module(&code, arguments.seed, arguments.trials);
-        run.map_err(anyhow::Error::msg)?
-    };
-    let report = ModuleReport { source: facts, run };
+    let draw = (arguments.seed, arguments.trials);
+    let report = standalone.judge.module_report(Some(&code), &arguments.apis, &tracked, draw);
+    let report = report.map_err(anyhow::Error::msg)?;
     let trials = arguments.trials.max(1);
     let rules = ValidatorConfig {
         rules: arguments.rules.into(),

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::Role;
 use crate::outcome::Backend;
 use crate::sample::Sampling;
 
@@ -202,6 +203,14 @@ pub struct TrainerConfig {
 pub struct BadConfig(pub String);
 
 impl RunConfig {
+    /// Drawing and optimising settings of `role`.
+    pub fn policy(&self, role: Role) -> &PolicyConfig {
+        match role {
+            Role::Proposer => &self.proposer.policy,
+            Role::Coder => &self.coder.policy,
+        }
+    }
+
     /// Reads and checks a config. The error names key, line and what would be right.
     pub fn parse(text: &str) -> Result<Self, BadConfig> {
         let config: Self = toml::from_str(text).map_err(|e| BadConfig(e.to_string()))?;

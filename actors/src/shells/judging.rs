@@ -1,15 +1,14 @@
 //! Validator, CompileWorker and GpuExecutor: three questions to the judge.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use events::event::{Actor, CompileOutcome, Event};
 use events::ids::{BlobId, Seq};
-use events::outcome::{Execution, Failure, FailureKind, ModuleReport, ModuleRun, SourceReport};
-use events::rules::validity::{source_fault, validity};
-use events::rules::work::{self, BuildOrder, MeasureOrder, ValidationOrder};
+use events::outcome::{Execution, Failure, FailureKind};
+use events::rules::validity::validity;
+use events::rules::work::{self, BuildOrder, MeasureOrder};
 
-use super::sampler::read_table;
+use super::sampler::Table;
 use super::{Failed, Limits, Shell, caused, text};
 use crate::bus::Bus;
 use crate::ports::{Judge, MeasureJob, WorldFailed};
@@ -25,7 +24,7 @@ fn together<O: Sync, T: Send>(
         let act = &act;
         let start = |order| scope.spawn(move || act(order));
         let running: Vec<_> = orders.iter().take(limit.max(1)).map(start).collect();
-        // A panic aborts the process in every profile, so a thread always has a result.
+        // The daemon aborts on a panic, so there a thread always has a result.
         let panicked = || Err(WorldFailed("a judge thread ended without a result".into()).into());
         running.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panicked())).collect()
     });
@@ -56,30 +55,16 @@ macro_rules! judging_shell {
     };
 }
 
-judging_shell! {
-    /// Says whether modules are valid.
-    Validator
+/// Says whether modules are valid.
+pub(super) struct Validator {
+    judge: Arc<dyn Judge>,
+    limits: Limits,
+    table: Table,
 }
 
 impl Validator {
-    fn report(
-        &self,
-        bus: &Bus,
-        order: &ValidationOrder,
-        tracked: &BTreeSet<String>,
-        trials: u32,
-    ) -> Result<ModuleReport, Failed> {
-        let Some(id) = order.source else {
-            return Ok(ModuleReport { source: SourceReport::NoCode, run: ModuleRun::NotRun });
-        };
-        let code = text(bus, id)?;
-        let source = self.judge.module_source(&code, tracked);
-        let run = if source_fault(&source, &order.asked).is_some() {
-            ModuleRun::NotRun
-        } else {
-            self.judge.run_module(&code, order.seed, trials)?
-        };
-        Ok(ModuleReport { source, run })
+    pub(super) fn new(judge: Arc<dyn Judge>, limits: Limits) -> Self {
+        Self { judge, limits, table: Table::default() }
     }
 }
 
@@ -96,9 +81,11 @@ impl Shell for Validator {
         let (false, Some(config), Some(table)) = (orders.is_empty(), config, table) else {
             return Ok(false);
         };
-        let tracked = read_table(bus, table)?.apis();
+        let tracked = self.table.get(bus, table)?.apis();
         let events = together(&orders, self.limits.judges, |order| {
-            let report = self.report(bus, order, &tracked, config.trials.get())?;
+            let code = order.source.map(|id| text(bus, id)).transpose()?;
+            let draw = (order.seed, config.trials.get());
+            let report = self.judge.module_report(code.as_deref(), &order.asked, &tracked, draw)?;
             let validity = validity(&report, &order.asked, &config);
             let event = Event::ModuleValidated { module: order.module, report, validity };
             Ok(caused(order.cause, event))

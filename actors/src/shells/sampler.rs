@@ -9,16 +9,28 @@ use super::{Failed, Shell, caused, text};
 use crate::bus::Bus;
 use crate::ports::WorldFailed;
 
-/// Reads a run's API table.
-pub(super) fn read_table(bus: &Bus, id: BlobId) -> Result<ApiTable, Failed> {
-    let text = text(bus, id)?;
-    ApiTable::parse(&text).map_err(|e| Failed::World(WorldFailed(e.to_string())))
+/// A run's API table, read once.
+#[derive(Default)]
+pub(super) struct Table(Option<(BlobId, ApiTable)>);
+
+impl Table {
+    /// The table that `id` names.
+    pub(super) fn get(&mut self, bus: &Bus, id: BlobId) -> Result<&ApiTable, Failed> {
+        let held = match self.0.take() {
+            Some(held) if held.0 == id => held,
+            Some(_) | None => {
+                let table = ApiTable::parse(&text(bus, id)?);
+                (id, table.map_err(|e| WorldFailed(e.to_string()))?)
+            }
+        };
+        Ok(&self.0.insert(held).1)
+    }
 }
 
 /// Draws all API sets that a step lacks.
 #[derive(Default)]
 pub(super) struct Sampler {
-    table: Option<(BlobId, ApiTable)>,
+    table: Table,
 }
 
 impl Shell for Sampler {
@@ -29,10 +41,7 @@ impl Shell for Sampler {
     fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
         let (orders, table) = bus.ask(|state| (work::sets_to_draw(state), state.api_table))?;
         let (false, Some(id)) = (orders.is_empty(), table) else { return Ok(false) };
-        if self.table.as_ref().is_none_or(|(held, _)| *held != id) {
-            self.table = Some((id, read_table(bus, id)?));
-        }
-        let Some((_, table)) = &self.table else { return Ok(false) };
+        let table = self.table.get(bus, id)?;
         let drawn = bus.ask(|state| {
             orders
                 .iter()

@@ -78,10 +78,7 @@ impl Trainer {
 fn job(state: &RunState, role: Role, samples: Vec<(f64, Sample)>) -> Result<TrainJob, WorldFailed> {
     let config =
         state.config.as_ref().ok_or_else(|| WorldFailed("the run has no config".into()))?;
-    let policy = match role {
-        Role::Proposer => &config.proposer.policy,
-        Role::Coder => &config.coder.policy,
-    };
+    let policy = config.policy(role);
     Ok(TrainJob {
         weights: weights_in_use(state, role)?,
         reference: initial_weights(state, role)?,

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use events::config::PolicyConfig;
 use events::event::{Actor, Answer, Event, Finish};
 use events::ids::{Role, Seq};
 use events::rules::{extract, prompt, work};
@@ -103,17 +102,9 @@ fn first_batch(asks: Vec<Ask>, limit: usize) -> Vec<Ask> {
     batch
 }
 
-fn policy_config(state: &RunState, role: Role) -> Option<&PolicyConfig> {
-    let config = state.config.as_ref()?;
-    Some(match role {
-        Role::Proposer => &config.proposer.policy,
-        Role::Coder => &config.coder.policy,
-    })
-}
-
 fn job(state: &RunState, role: Role, batch: &[Ask]) -> Result<GenerateJob, WorldFailed> {
-    let config =
-        policy_config(state, role).ok_or_else(|| WorldFailed("the run has no config".into()))?;
+    let config = state.config.as_ref().map(|config| config.policy(role));
+    let config = config.ok_or_else(|| WorldFailed("the run has no config".into()))?;
     let prompt = |ask: &Ask| Prompt {
         text: ask.prompt.clone(),
         seeds: ask.samples.iter().map(|(seed, _)| *seed).collect(),

@@ -152,10 +152,7 @@ fn written(state: &RunState, event: &Event, evidence: &dyn Evidence) -> Check {
 
 fn answer_agrees(state: &RunState, answer: &Answer, sample: &Sample, role: Role) -> Check {
     let config = state.config.as_ref().ok_or("no config")?;
-    let policy = match role {
-        Role::Proposer => &config.proposer.policy,
-        Role::Coder => &config.coder.policy,
-    };
+    let policy = config.policy(role);
     same("the sampling", &sample.sampling, &policy.sampling())?;
     same("the token count", &(answer.tokens as usize), &sample.tokens.len())?;
     same("the number of log-probs", &sample.logprobs.len(), &sample.tokens.len())?;

@@ -28,10 +28,7 @@ pub fn next(state: &RunState) -> Option<Event> {
 
 /// Optimizer steps in each phase of `role`.
 pub fn steps_in_phase(state: &RunState, role: Role) -> u32 {
-    state.config.as_ref().map_or(0, |config| match role {
-        Role::Proposer => config.proposer.policy.steps_per_phase.get(),
-        Role::Coder => config.coder.policy.steps_per_phase.get(),
-    })
+    state.config.as_ref().map_or(0, |config| config.policy(role).steps_per_phase.get())
 }
 
 /// The step that samples are wanted for: open, not yet over, its batch not yet closed.

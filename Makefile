@@ -23,7 +23,7 @@ test: build nextest
 # Kills a run at random moments (KERNELZERO_KILLS of them), then audits it and flips bytes.
 kill-storm: build nextest
 	KERNELZERO_KILLS=$${KERNELZERO_KILLS:-20} cargo nextest run --release --locked -p kernelzero \
-	  --run-ignored only -E 'test(a_run_killed)'
+	  --run-ignored only --success-output immediate -E 'test(a_run_killed)'
 
 lint: setup
 	cargo fmt --all --check

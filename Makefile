@@ -20,10 +20,11 @@ run: build
 test: build nextest
 	cargo nextest run --release --locked --workspace
 
-# Kills a run at random moments (KERNELZERO_KILLS of them), then audits it and flips bytes.
+# Kills daemon and workers of a small run and of the laptop run at random moments (20 times, or
+# KERNELZERO_KILLS), then audits and changes a byte of every record and blob.
 kill-storm: build nextest
-	KERNELZERO_KILLS=$${KERNELZERO_KILLS:-20} cargo nextest run --release --locked -p kernelzero \
-	  --run-ignored only --success-output immediate -E 'test(a_run_killed)'
+	cargo nextest run --release --locked --workspace --run-ignored only -j 1 \
+	  --success-output immediate -E 'binary(kill_storm)'
 
 lint: setup
 	cargo fmt --all --check
@@ -33,7 +34,7 @@ build: setup
 	cargo build --release --locked --workspace
 
 evaluate: build
-	$(BIN)/kernelzero evaluate --config $(CONFIG) --held-out configs/held-out.jsonl
+	$(BIN)/kernelzero evaluate --config $(CONFIG) --held-out configs/held-out.jsonl --limit 500
 
 setup: $(STAMP)
 

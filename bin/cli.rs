@@ -9,6 +9,8 @@ use events::ids::{Digest, RunId};
 
 use crate::exit::Exit;
 
+mod batch;
+mod cases;
 mod coldstart;
 mod evaluate;
 mod inspect;
@@ -97,6 +99,10 @@ enum Command {
     },
     /// Judge one kernel against its reference. Exit code 1: it is not right.
     Judge(judging::JudgeArguments),
+    /// Judge many kernels from a JSONL file or a folder; resumes. Exit code 3: some could not be judged.
+    JudgeBatch(batch::Arguments),
+    /// Judge a folder of cases with known outcomes. Exit code 1: one is not as expected.
+    JudgeCases(cases::Arguments),
     /// Validate one module. Exit code 1: it is not valid.
     Validate(judging::ValidateArguments),
     /// Check what this machine has.
@@ -131,6 +137,8 @@ impl Cli {
             Command::Replay { which } => inspect::replay(&home, which.run),
             Command::Audit { which, head, json } => inspect::audit(&home, which.run, head, json),
             Command::Restart { which, round } => run::restart(&home, which.run, round),
+            Command::JudgeBatch(arguments) => batch::judge_batch(&host, &arguments),
+            Command::JudgeCases(arguments) => cases::judge_cases(&host, &arguments),
             Command::Judge(arguments) => judging::judge(&host, &arguments),
             Command::Validate(arguments) => judging::validate(&host, &arguments),
             Command::Doctor { json } => judging::doctor(&host, json),

@@ -18,7 +18,7 @@ use crate::engine::ChildEngine;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::KeckJudge;
-use crate::runs::{Plan, pick, unfinished};
+use crate::runs::{Plan, pick, require_blobs, unfinished};
 use crate::summary;
 
 /// Runs a co-evolution and owns its log. Stops cleanly on SIGTERM and SIGINT.
@@ -61,7 +61,7 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", host.port)).with_context(|| {
         format!("port {} on 127.0.0.1 is in use: give another with --port", host.port)
     })?;
-    let (id, log) = open(&home, arguments, plan.as_ref())?;
+    let (id, log) = open(&home, arguments, plan.as_ref(), &host)?;
     if let Some(cut) = &log.recovery().cut {
         tracing::warn!(?cut, "a torn tail was cut: it was never acknowledged");
     }
@@ -112,6 +112,7 @@ fn open(
     home: &Home,
     arguments: &Arguments,
     plan: Option<&Plan>,
+    host: &HostConfig,
 ) -> Result<(RunId, Arc<store::FileLog>)> {
     let existing = match (plan, arguments.run) {
         (None, named) => Some(pick(home, named)?),
@@ -119,8 +120,15 @@ fn open(
         (Some(plan), _) => unfinished(home, &plan.config)?,
     };
     match (existing, plan) {
-        (Some(run), _) => Ok((run, Arc::new(home.open_run(run, OpenMode::Own)?))),
-        (None, Some(plan)) => plan.start(home),
+        (Some(run), _) => {
+            let log = home.open_run(run, OpenMode::Own)?;
+            require_blobs(&log, &home.blobs()?)?;
+            Ok((run, Arc::new(log)))
+        }
+        (None, Some(plan)) => {
+            plan.check_policies(host)?;
+            plan.start(home)
+        }
         (None, None) => Err(Usage("give --config or --run".to_owned()).into()),
     }
 }

@@ -8,9 +8,8 @@ use anyhow::{Result, anyhow};
 use events::config::Rules;
 use events::event::Verdict;
 use events::ids::Digest;
-use events::outcome::{
-    Backend, Execution, Failure, FailureKind, Measurement, ModuleRun, SourceReport,
-};
+use events::outcome::{Backend, Execution, Failure, Measurement, ModuleRun, SourceReport};
+use events::rules::speed::speed;
 use events::rules::verdict::verdict;
 use keck::{Build, BuildJob, ValidateJob};
 use serde_json::{Value, json};
@@ -33,6 +32,16 @@ impl KeckJudge {
     /// Isolation layers that are active.
     pub fn layers(&self) -> Vec<String> {
         self.keck.layers()
+    }
+
+    /// Where kernels run: `cpu-interpreter` or the GPU's name.
+    pub fn device(&self) -> &str {
+        self.keck.device()
+    }
+
+    /// Whether kernels run on a GPU.
+    pub fn has_gpu(&self) -> bool {
+        self.device() != events::rules::verdict::CPU
     }
 
     /// Judges one pair from source to measurement, as the actors do in three steps.
@@ -114,33 +123,19 @@ impl Judge for KeckJudge {
     }
 }
 
-/// The word for a failure: `rejected` for work that is not the candidate's own or leaves its
-/// sandbox, `incorrect` for a wrong answer, the rest as they are called.
-fn word(kind: FailureKind) -> &'static str {
-    match kind {
-        FailureKind::NoCode | FailureKind::CompileError => "compile_error",
-        FailureKind::ImportError
-        | FailureKind::MissingEntry
-        | FailureKind::InitError
-        | FailureKind::StateMismatch
-        | FailureKind::RuntimeError
-        | FailureKind::IllegalAccess
-        | FailureKind::OutOfMemory => "runtime_error",
-        FailureKind::Timeout => "timeout",
-        FailureKind::WrongShape | FailureKind::WrongDtype | FailureKind::InputsChanged => {
-            "incorrect"
-        }
-        FailureKind::Impure | FailureKind::SuspiciousTiming | FailureKind::SandboxViolation => {
-            "rejected"
-        }
-    }
-}
-
 /// One object: `outcome`, `reason`, `speedup`, `measurement`, and what they rest on.
 pub fn report(judged: &Judged, profile: Rules) -> Value {
-    let (outcome, reason, speedup) = match judged {
-        Judged::Refused(failure) => (word(failure.kind), refusal(failure), None),
+    let (outcome, reason) = match judged {
+        Judged::Refused(failure) => (failure.kind.outcome(), refusal(failure)),
         Judged::Measured(measurement) => measured(measurement, profile),
+    };
+    let speed = match judged {
+        Judged::Measured(Measurement { execution: Execution::Ran { timing, .. }, .. })
+            if outcome == "correct" =>
+        {
+            speed(timing, profile)
+        }
+        _ => None,
     };
     let bytes = match judged {
         Judged::Refused(failure) => serde_json::to_vec(failure),
@@ -153,7 +148,10 @@ pub fn report(judged: &Judged, profile: Rules) -> Value {
     json!({
         "outcome": outcome,
         "reason": reason,
-        "speedup": speedup,
+        "speedup": speed.map(|s| s.ratio),
+        "speedup_interval": speed.map(|s| [s.interval.0, s.interval.1]),
+        "timed_by": speed.map(|s| if s.graph { "graph" } else { "calls" }),
+        "too_small_to_rank": speed.map(|s| s.too_small),
         "profile": profile,
         "measurement": Digest::of(&bytes.unwrap_or_default()).hex(),
         "facts": facts,
@@ -164,24 +162,22 @@ fn refusal(failure: &Failure) -> String {
     format!("{:?}: {}", failure.kind, failure.detail)
 }
 
-fn measured(measurement: &Measurement, profile: Rules) -> (&'static str, String, Option<f64>) {
+fn measured(measurement: &Measurement, profile: Rules) -> (&'static str, String) {
     match (verdict(measurement, profile), &measurement.execution) {
-        (None, _) => ("no_device", "it was built; running it needs a GPU".to_owned(), None),
-        (Some(Verdict::Correct { speedup }), _) => {
-            ("correct", "right on all trials".into(), speedup)
-        }
+        (None, _) => ("no_device", "it was built; running it needs a GPU".to_owned()),
+        (Some(Verdict::Correct { .. }), _) => ("correct", "right on all trials".into()),
         (Some(Verdict::WrongValue { trial, output }), _) => {
-            ("incorrect", format!("WrongValue: trial {trial}, output {output}"), None)
+            ("incorrect", format!("WrongValue: trial {trial}, output {output}"))
         }
         (Some(Verdict::Failed(kind)), Execution::Failed(failure)) => {
-            (word(kind), refusal(failure), None)
+            (kind.outcome(), refusal(failure))
         }
         (Some(Verdict::Failed(kind)), _) => {
-            (word(kind), format!("{kind:?}: no kernel of its own was launched"), None)
+            (kind.outcome(), format!("{kind:?}: no kernel of its own was launched"))
         }
         (Some(Verdict::TaskRefused(fault)), Execution::TaskAtFault(_, detail)) => {
-            ("task_refused", format!("{fault:?}: {detail}"), None)
+            ("task_refused", format!("{fault:?}: {detail}"))
         }
-        (Some(Verdict::TaskRefused(fault)), _) => ("task_refused", format!("{fault:?}"), None),
+        (Some(Verdict::TaskRefused(fault)), _) => ("task_refused", format!("{fault:?}")),
     }
 }

@@ -7,5 +7,6 @@ pub mod engine;
 pub mod exit;
 pub mod host;
 pub mod judge;
+pub mod parallel;
 pub mod runs;
 pub mod summary;

@@ -1,5 +1,6 @@
 //! Finding, starting, forking and folding runs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,16 +8,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use actors::Bus;
 use actors::shells::{Start, start};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use events::config::RunConfig;
 use events::event::{Actor, Event, InitialPolicy};
 use events::ids::{BlobId, Role, RunId, Seq};
-use events::log::Log;
+use events::log::{Blobs, Log};
 use events::rules::api_table::ApiTable;
 use events::state::{Position, RunState};
 use store::{BlobDir, FileLog, Home, OpenMode};
 
 use crate::exit::Usage;
+use crate::host::HostConfig;
 
 /// A config file, read and checked, with everything that it names.
 pub struct Plan {
@@ -80,6 +82,24 @@ impl Plan {
         Ok(files)
     }
 
+    /// Has the engine load both policies, so that a run never begins with weights, a config or a
+    /// tokenizer that do not fit each other.
+    pub fn check_policies(&self, host: &HostConfig) -> Result<()> {
+        let folder = |role| self.folder.join(&self.config.policy(role).init);
+        let output = std::process::Command::new(host.engine()?)
+            .arg("check")
+            .args([Role::Proposer, Role::Coder].map(folder))
+            .env("LD_LIBRARY_PATH", host.torch_libraries()?)
+            .output()
+            .context("starting the engine to check the policies")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        match output.status.code() {
+            Some(0) => Ok(()),
+            Some(1) => Err(Usage(format!("a policy cannot be used: {}", said.trim())).into()),
+            _ => Err(anyhow!("the engine cannot check the policies ({}): {said}", output.status)),
+        }
+    }
+
     /// Stores the first weights of `role`: file names and blobs, sorted by name.
     pub fn store_policy(&self, role: Role, blobs: &BlobDir) -> Result<Vec<(String, BlobId)>> {
         let put = |(name, path): (String, PathBuf)| Ok((name, blobs.put_file(&path)?));
@@ -93,7 +113,7 @@ impl Plan {
         for role in [Role::Proposer, Role::Coder] {
             policies.push(InitialPolicy { role, files: self.store_policy(role, &blobs)? });
         }
-        let api_table = events::log::Blobs::put(&blobs, self.table()?.as_bytes())?;
+        let api_table = Blobs::put(&blobs, self.table()?.as_bytes())?;
         let (run, log) = empty_run(home)?;
         let bus = Bus::open(log.clone(), Arc::new(blobs))?;
         let first = Start {
@@ -203,6 +223,30 @@ pub fn unfinished(home: &Home, config: &RunConfig) -> Result<Option<RunId>> {
     let state = actors::bus::fold(&log)?;
     let same = state.config.as_ref() == Some(config);
     Ok((same && state.position != Position::Finished).then_some(run))
+}
+
+/// Fails with the first blob that the log names, no later event drops, and is not there. Run before a
+/// daemon goes on with a run: what cannot be done without it should not be begun.
+pub fn require_blobs(log: &FileLog, blobs: &BlobDir) -> Result<()> {
+    let (mut needed, mut checkpoints) = (BTreeSet::new(), BTreeMap::new());
+    log.scan(Seq(1), |recorded, _| {
+        match &recorded.event {
+            Event::CheckpointSaved { policy, files, .. } => {
+                checkpoints.insert(*policy, files.clone());
+            }
+            Event::CheckpointDropped { policy, files } => {
+                let kept: &mut Vec<_> = checkpoints.entry(*policy).or_default();
+                kept.retain(|(name, _)| !files.contains(name));
+            }
+            event => needed.extend(event.blobs()),
+        }
+        ControlFlow::Continue(())
+    })?;
+    needed.extend(checkpoints.into_values().flatten().map(|(_, blob)| blob));
+    match needed.into_iter().find(|blob| !Blobs::has(blobs, *blob)) {
+        Some(missing) => Ok(Blobs::get(blobs, missing).map(drop)?),
+        None => Ok(()),
+    }
 }
 
 /// Branches `parent` before round `round` and returns the branch. The parent is not touched.

@@ -2,12 +2,10 @@
 #![allow(clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufWriter, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use actors::ports::{Judge, MeasureJob};
@@ -20,7 +18,7 @@ use events::outcome::Backend;
 use events::rules::validity::validity;
 use events::rules::verdict::verdict;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 use teacher::{Pair, Split, draw, pair, split_of};
 
 use super::judging::Standalone;
@@ -48,64 +46,86 @@ pub struct DistillArguments {
     max_seconds: Option<u64>,
 }
 
-/// Where pairs go, and how many are still wanted.
-struct Sink {
-    proposer: BufWriter<std::fs::File>,
-    coder: BufWriter<std::fs::File>,
-    held_out: BufWriter<std::fs::File>,
-    wanted: [u64; 2],
-    seen: BTreeSet<Digest>,
-    /// How often the judge refused a pair, by reason.
-    refused: BTreeMap<String, u64>,
+/// One drawn pair: its place among all that were drawn, its seed and what it is.
+struct Drawn {
+    place: u64,
+    seed: u64,
+    pair: Pair,
+    held_out: bool,
 }
 
-impl Sink {
-    fn open(arguments: &DistillArguments) -> Result<Self> {
-        let create = |name: &str| -> Result<BufWriter<std::fs::File>> {
-            let path = arguments.out.join(name);
-            let file = std::fs::File::create(&path);
-            Ok(BufWriter::new(file.with_context(|| format!("creating {}", path.display()))?))
-        };
-        Ok(Self {
-            proposer: create("proposer.jsonl")?,
-            coder: create("coder.jsonl")?,
-            held_out: create("held-out.jsonl")?,
-            wanted: [arguments.pairs, arguments.held_out],
+/// Draws pairs in one order, whoever asks: what is kept depends on the seed alone, not on which
+/// judge is done first.
+struct Draws {
+    first_seed: u64,
+    next: u64,
+    seen: BTreeSet<Digest>,
+    /// Still wanted: for training, held out.
+    wanted: [u64; 2],
+    kept: BTreeMap<u64, Drawn>,
+    /// How often the judge refused a pair, by reason.
+    refused: BTreeMap<String, u64>,
+    deadline: Option<Instant>,
+}
+
+impl Draws {
+    fn new(arguments: &DistillArguments) -> Self {
+        Self {
+            first_seed: arguments.seed.wrapping_mul(1_000_000_007),
+            next: 0,
             seen: BTreeSet::new(),
+            wanted: [arguments.pairs, arguments.held_out],
+            kept: BTreeMap::new(),
             refused: BTreeMap::new(),
-        })
+            deadline: arguments.max_seconds.map(|s| Instant::now() + Duration::from_secs(s)),
+        }
     }
 
-    /// Whether the pair is new and of a part that still wants some.
-    fn wants(&mut self, pair: &Pair, split: Split) -> bool {
-        let left = self.wanted[usize::from(split == Split::HeldOut)];
-        left > 0 && self.seen.insert(Digest::of(pair.module.as_bytes()))
+    /// The next new pair of a part that still wants some; none if there are enough or it is late.
+    fn draw(&mut self) -> Result<Option<Drawn>> {
+        while self.wanted != [0, 0] && self.deadline.is_none_or(|end| Instant::now() < end) {
+            let place = self.next;
+            self.next += 1;
+            let seed = self.first_seed.wrapping_add(place);
+            let set = draw(seed);
+            let pair = pair(seed, &set)?;
+            let held_out = match split_of(&set, &pair.signature) {
+                Split::Train => false,
+                Split::HeldOut => true,
+                Split::Neither => continue,
+            };
+            let new = self.seen.insert(Digest::of(pair.module.as_bytes()));
+            if new && self.wanted[usize::from(held_out)] > 0 {
+                return Ok(Some(Drawn { place, seed, pair, held_out }));
+            }
+        }
+        Ok(None)
     }
 
-    fn keep(&mut self, seed: u64, pair: &Pair, split: Split) -> Result<()> {
-        let left = &mut self.wanted[usize::from(split == Split::HeldOut)];
-        if *left == 0 {
-            return Ok(());
-        }
-        *left -= 1;
-        let names: Vec<&str> = pair.apis.iter().map(String::as_str).collect();
-        let asked = teacher::shuffled(seed, &names);
-        match split {
-            Split::Train => {
-                let prompt = teacher::proposer_prompt(&asked);
-                let line = json!({ "prompt": prompt, "completion": pair.proposer_answer });
-                writeln!(self.proposer, "{line}")?;
-                let prompt = teacher::coder_prompt(&pair.module);
-                let line = json!({ "prompt": prompt, "completion": pair.coder_answer });
-                writeln!(self.coder, "{line}")?;
-            }
-            Split::HeldOut => {
-                let line = json!({ "apis": asked, "module": pair.module,
-                                   "signature": pair.signature });
-                writeln!(self.held_out, "{line}")?;
-            }
-        }
-        Ok(())
+    fn keep(&mut self, drawn: Drawn) {
+        let wanted = &mut self.wanted[usize::from(drawn.held_out)];
+        *wanted = wanted.saturating_sub(1);
+        self.kept.insert(drawn.place, drawn);
+    }
+
+    /// The first ones of a part in the order of drawing, as many as are asked for.
+    fn part(&self, held_out: bool, most: u64) -> impl Iterator<Item = &Drawn> {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        self.kept.values().filter(move |d| d.held_out == held_out).take(most)
+    }
+}
+
+/// A line of `proposer.jsonl`, `coder.jsonl` or `held-out.jsonl`.
+fn line(name: &str, drawn: &Drawn) -> Value {
+    let pair = &drawn.pair;
+    let names: Vec<&str> = pair.apis.iter().map(String::as_str).collect();
+    let asked = teacher::shuffled(drawn.seed, &names);
+    match name {
+        "proposer.jsonl" => json!({ "prompt": teacher::proposer_prompt(&asked),
+                                    "completion": pair.proposer_answer }),
+        "coder.jsonl" => json!({ "prompt": teacher::coder_prompt(&pair.module),
+                                 "completion": pair.coder_answer }),
+        _ => json!({ "apis": asked, "module": pair.module, "signature": pair.signature }),
     }
 }
 
@@ -138,85 +158,69 @@ fn refused(judge: &KeckJudge, pair: &Pair, seed: u64) -> Result<Option<String>> 
 
 /// `kernelzero distill`.
 pub fn distill(host: &HostConfig, arguments: &DistillArguments) -> Result<Exit> {
-    std::fs::create_dir_all(&arguments.out)?;
+    std::fs::create_dir_all(&arguments.out)
+        .with_context(|| format!("creating {}", arguments.out.display()))?;
     let standalone = Standalone::new(host)?;
-    let sink = Mutex::new(Sink::open(arguments)?);
-    let next = AtomicU64::new(0);
+    let draws = Mutex::new(Draws::new(arguments));
     let bar = ProgressBar::new(arguments.pairs + arguments.held_out);
     let style = "{bar:30} {pos}/{len} pairs, {per_sec}, {eta} left";
     bar.set_style(ProgressStyle::with_template(style)?);
-    let workers = host.judges();
-    let deadline = arguments.max_seconds.map(|s| Instant::now() + Duration::from_secs(s));
-    let pace = Pace { seed: arguments.seed, next: &next, deadline };
     let judge = &standalone.judge;
-    let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let work = || worker(&pace, &sink, judge, &bar);
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+    std::thread::scope(|scope| {
+        let work = || judge_draws(&draws, judge, &bar);
+        let threads: Vec<_> = (0..host.judges()).map(|_| scope.spawn(work)).collect();
         let panicked = || Err(anyhow!("a worker ended without a result"));
-        threads.into_iter().map(|t| t.join().unwrap_or_else(|_| panicked())).collect()
-    });
+        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| panicked()))
+    })?;
     bar.finish_and_clear();
-    results.into_iter().collect::<Result<()>>()?;
-    let mut sink = sink.into_inner().map_err(|_| anyhow!("a worker failed"))?;
-    sink.proposer.flush()?;
-    sink.coder.flush()?;
-    sink.held_out.flush()?;
-    finish(arguments, &sink, next.into_inner())
+    let draws = draws.into_inner().map_err(|_| anyhow!("a worker failed"))?;
+    write_all(arguments, &draws)
 }
 
-/// Which pair is next, and until when.
-struct Pace<'a> {
-    seed: u64,
-    next: &'a AtomicU64,
-    deadline: Option<Instant>,
-}
-
-fn worker(pace: &Pace<'_>, sink: &Mutex<Sink>, judge: &KeckJudge, bar: &ProgressBar) -> Result<()> {
-    let sink = || sink.lock().map_err(|_| anyhow!("another worker failed"));
+fn judge_draws(draws: &Mutex<Draws>, judge: &KeckJudge, bar: &ProgressBar) -> Result<()> {
+    let draws = || draws.lock().map_err(|_| anyhow!("another worker failed"));
     loop {
-        let late = pace.deadline.is_some_and(|deadline| Instant::now() > deadline);
-        if late || sink()?.wanted == [0, 0] {
-            return Ok(());
-        }
-        let index = pace.next.fetch_add(1, Ordering::Relaxed);
-        let seed = pace.seed.wrapping_mul(1_000_000_007).wrapping_add(index);
-        let set = draw(seed);
-        let made = pair(seed, &set)?;
-        let split = split_of(&set, &made.signature);
-        if !sink()?.wants(&made, split) {
-            continue;
-        }
-        match refused(judge, &made, seed)? {
+        let Some(drawn) = draws()?.draw()? else { return Ok(()) };
+        match refused(judge, &drawn.pair, drawn.seed)? {
             None => {
-                sink()?.keep(seed, &made, split)?;
+                draws()?.keep(drawn);
                 bar.inc(1);
             }
             Some(reason) => {
                 let short: String = reason.chars().take(60).collect();
-                *sink()?.refused.entry(short).or_default() += 1;
+                *draws()?.refused.entry(short).or_default() += 1;
             }
         }
     }
 }
 
-fn hash_of(path: &Path) -> Result<String> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(std::fs::File::open(path)?)?;
-    Ok(hasher.finalize().to_hex().to_string())
-}
-
-fn finish(arguments: &DistillArguments, sink: &Sink, tried: u64) -> Result<Exit> {
+fn write_all(arguments: &DistillArguments, draws: &Draws) -> Result<Exit> {
+    let parts = [
+        ("proposer.jsonl", false, arguments.pairs),
+        ("coder.jsonl", false, arguments.pairs),
+        ("held-out.jsonl", true, arguments.held_out),
+    ];
     let mut files = BTreeMap::new();
-    for name in ["proposer.jsonl", "coder.jsonl", "held-out.jsonl"] {
-        files.insert(name, hash_of(&arguments.out.join(name))?);
+    for (name, held_out, most) in parts {
+        let mut text = String::new();
+        let mut lines = 0u64;
+        for drawn in draws.part(held_out, most) {
+            text.push_str(&line(name, drawn).to_string());
+            text.push('\n');
+            lines += 1;
+        }
+        let path = arguments.out.join(name);
+        std::fs::write(&path, &text).with_context(|| format!("writing {}", path.display()))?;
+        let blake3 = blake3::hash(text.as_bytes()).to_hex().to_string();
+        files.insert(name, json!({ "lines": lines, "blake3": blake3 }));
     }
     let report = json!({
-        "seed": arguments.seed,
-        "pairs": arguments.pairs - sink.wanted[0], "held-out": arguments.held_out - sink.wanted[1],
-        "tried": tried, "refused": sink.refused, "blake3": files,
+        "seed": arguments.seed, "drawn": draws.next, "refused": draws.refused, "files": files,
         "apis": teacher::apis().len(),
     });
-    std::fs::write(arguments.out.join("report.json"), format!("{report:#}\n"))?;
+    let path = arguments.out.join("report.json");
+    std::fs::write(&path, format!("{report:#}\n"))
+        .with_context(|| format!("writing {}", path.display()))?;
     println!("{report:#}");
     Ok(Exit::Ok)
 }

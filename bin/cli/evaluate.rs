@@ -22,6 +22,7 @@ use crate::engine::ChildEngine;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::{Judged, KeckJudge};
+use crate::parallel::parallel;
 use crate::runs::Plan;
 
 /// `kernelzero evaluate`.
@@ -163,35 +164,6 @@ fn kernel_outcome(
     })
 }
 
-/// Judges all answers, as many at the same time as the host allows.
-fn judged<'a>(
-    workers: usize,
-    items: &'a [Item],
-    texts: &'a [String],
-    act: impl Fn(&'a Item, &'a str) -> Result<Result<(), String>> + Sync,
-) -> Result<Vec<Result<(), String>>> {
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let done = std::sync::Mutex::new(Vec::new());
-    let work = || -> Result<()> {
-        loop {
-            let place = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let (Some(item), Some(text)) = (items.get(place), texts.get(place)) else {
-                return Ok(());
-            };
-            let outcome = act(item, text)?;
-            done.lock().map_err(|_| anyhow!("a worker failed"))?.push((place, outcome));
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let panicked = || Err(anyhow!("a worker ended without a result"));
-        threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| panicked()))
-    })?;
-    let mut done = done.into_inner().map_err(|_| anyhow!("a worker failed"))?;
-    done.sort_by_key(|(place, _)| *place);
-    Ok(done.into_iter().map(|(_, outcome)| outcome).collect())
-}
-
 /// `kernelzero evaluate`.
 pub fn evaluate(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
     let plan = Plan::read(&arguments.config)?;
@@ -225,9 +197,12 @@ pub fn evaluate(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
         };
         let texts = answers(&mut engine, &weights, policy, &prompts, config.seed.get())?;
         let judge = &standalone.judge;
-        let outcomes = judged(host.judges(), &items, &texts, |item, text| match role {
-            Role::Proposer => module_outcome(judge, config, item, text),
-            Role::Coder => kernel_outcome(judge, config, item, text),
+        let outcomes = parallel(host.judges(), items.len().min(texts.len()), |place| {
+            let (item, text) = (&items[place], &texts[place]);
+            match role {
+                Role::Proposer => module_outcome(judge, config, item, text),
+                Role::Coder => kernel_outcome(judge, config, item, text),
+            }
         })?;
         rates.push(Rate::of(&outcomes));
     }

@@ -11,7 +11,7 @@ use crate::ids::{
 use crate::outcome::{Backend, Failure, FailureKind, Measurement, ModuleReport, TaskFault};
 
 /// Version of the record form that this program writes.
-pub const SCHEMA: u16 = 1;
+pub const SCHEMA: u16 = 2;
 
 /// Who appended an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -61,6 +61,26 @@ pub struct Failure {
     pub detail: String,
 }
 
+impl FailureKind {
+    /// The coarse word for it: `rejected` for work that is not the candidate's own or that leaves
+    /// its sandbox, `incorrect` for a wrong answer, the rest as they are called.
+    pub fn outcome(self) -> &'static str {
+        match self {
+            Self::NoCode | Self::CompileError | Self::ImportError | Self::MissingEntry => {
+                "compile_error"
+            }
+            Self::InitError
+            | Self::StateMismatch
+            | Self::RuntimeError
+            | Self::IllegalAccess
+            | Self::OutOfMemory => "runtime_error",
+            Self::Timeout => "timeout",
+            Self::WrongShape | Self::WrongDtype | Self::InputsChanged => "incorrect",
+            Self::Impure | Self::SuspiciousTiming | Self::SandboxViolation => "rejected",
+        }
+    }
+}
+
 impl Failure {
     /// Longest evidence that is kept, in bytes.
     pub const DETAIL_MAX: usize = 2048;
@@ -100,8 +120,23 @@ pub struct Measurement {
     pub layers: Vec<String>,
     /// Where it ran: `cpu-interpreter` or the device's name.
     pub device: String,
+    /// Whether the reference multiplies matrices or convolves in float32, so that TF32 is a fair
+    /// way to do it on a GPU.
+    pub products: bool,
+    /// What a CUDA candidate was compiled with; nothing for Triton.
+    pub headers: Option<Headers>,
     /// Wall time of the whole measurement in milliseconds.
     pub wall_ms: u64,
+}
+
+/// What `torch/extension.h` was when a CUDA candidate was compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Headers {
+    /// The judge's small header set.
+    Fast,
+    /// Torch's own.
+    Full,
 }
 
 /// What happened when a kernel was run.
@@ -129,6 +164,9 @@ pub enum Execution {
 pub struct Trial {
     /// Seed of the inputs.
     pub seed: u64,
+    /// What was changed beside the seed: `given`, `plain`, or a change of the inputs such as `x30` or
+    /// `+2.5`, with `+noise` where the parameters were changed too.
+    pub varied: String,
     /// One entry per output tensor, then per input tensor that the reference itself changes.
     pub outputs: Vec<OutputStats>,
 }
@@ -161,13 +199,30 @@ pub struct OutputStats {
 pub enum Timing {
     /// Not asked for, or not possible where it ran.
     NotTaken,
-    /// Device times in nanoseconds, one per iteration, interleaved.
-    Taken {
-        /// The candidate's times.
-        candidate_ns: Vec<u64>,
-        /// The reference's times (PyTorch eager).
-        reference_ns: Vec<u64>,
-    },
+    /// Both were timed.
+    Taken(Times),
+}
+
+/// Device times in nanoseconds, one per call, each with a cold L2 cache and fresh inputs. Candidate
+/// and reference (PyTorch eager) take turns of `calls` calls.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// Calls in a turn.
+    pub calls: u32,
+    /// Called from Python, as a user would.
+    pub eager: Sides,
+    /// Replayed as CUDA graphs, so that no launch is waited for; only for short tasks, and where both
+    /// sides can be captured.
+    pub graph: Option<Sides>,
+}
+
+/// Times of both sides in the order in which they were taken.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sides {
+    /// The candidate's times.
+    pub candidate_ns: Vec<u64>,
+    /// The reference's times.
+    pub reference_ns: Vec<u64>,
 }
 
 /// Everything observed of one proposed module.

@@ -8,6 +8,7 @@ pub mod extract;
 pub mod prompt;
 pub mod reward;
 pub mod score;
+pub mod speed;
 pub mod validity;
 pub mod verdict;
 pub mod work;

@@ -1,6 +1,8 @@
 //! The one place that knows how a record becomes bytes: its schema as a little-endian `u16`, then
 //! the record in bincode. The schema comes first, so that it can be read where the rest cannot.
 
+mod v1;
+
 use bincode::config::{Configuration, standard};
 use events::event::{Recorded, SCHEMA};
 
@@ -43,24 +45,31 @@ pub fn decode(bytes: &[u8]) -> Result<Recorded, CodecError> {
         return Err(CodecError::Damaged("too short for a schema".into()));
     };
     match u16::from_le_bytes(*schema) {
-        SCHEMA => decode_current(body),
+        SCHEMA => whole(bincode::serde::decode_from_slice(body, config()), body, SCHEMA),
         newer if newer > SCHEMA => Err(CodecError::Newer(newer)),
+        v1::SCHEMA => match v1::measured(body, config()) {
+            Ok(None) => whole(bincode::serde::decode_from_slice(body, config()), body, v1::SCHEMA),
+            Ok(Some(decoded)) => whole(Ok(decoded), body, v1::SCHEMA),
+            Err(error) => whole(Err(error), body, v1::SCHEMA),
+        },
         never => Err(CodecError::Damaged(format!("schema {never} never existed"))),
     }
 }
 
-fn decode_current(body: &[u8]) -> Result<Recorded, CodecError> {
-    let (record, used): (Recorded, usize) = bincode::serde::decode_from_slice(body, config())
-        .map_err(|e| CodecError::Damaged(e.to_string()))?;
+/// A decoded record, which must use all bytes and say of itself what its first bytes say.
+fn whole(
+    decoded: Result<(Recorded, usize), bincode::error::DecodeError>,
+    body: &[u8],
+    schema: u16,
+) -> Result<Recorded, CodecError> {
+    let (record, used) = decoded.map_err(|e| CodecError::Damaged(e.to_string()))?;
     if used != body.len() {
         let spare = body.len() - used;
         return Err(CodecError::Damaged(format!("{spare} bytes after the record's end")));
     }
-    if record.schema != SCHEMA {
-        return Err(CodecError::Damaged(format!(
-            "schema {SCHEMA} outside, {} inside",
-            record.schema
-        )));
+    if record.schema != schema {
+        let inside = record.schema;
+        return Err(CodecError::Damaged(format!("schema {schema} outside, {inside} inside")));
     }
     Ok(record)
 }

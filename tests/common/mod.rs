@@ -150,8 +150,11 @@ impl Judge for HashJudge {
             spread_reference: 1.0,
             hull: vec![(1.0, if wrong { 0.5 } else { 0.0 })],
         };
-        let trial =
-            |index: u32| Trial { seed: job.seed ^ u64::from(index), outputs: vec![stats.clone()] };
+        let trial = |index: u32| Trial {
+            seed: job.seed ^ u64::from(index),
+            varied: "given".into(),
+            outputs: vec![stats.clone()],
+        };
         Ok(Measurement {
             execution: Execution::Ran {
                 trials: (0..job.trials).map(trial).collect(),
@@ -160,6 +163,8 @@ impl Judge for HashJudge {
             },
             layers: vec![],
             device: "none".into(),
+            products: false,
+            headers: None,
             wall_ms: 0,
         })
     }

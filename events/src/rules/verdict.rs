@@ -4,6 +4,10 @@
 use crate::config::Rules;
 use crate::event::Verdict;
 use crate::outcome::{Execution, FailureKind, Measurement, OutputStats, TaskFault, Timing, Trial};
+use crate::rules::speed::speed;
+
+/// What a measurement calls the device of Triton's interpreter.
+pub const CPU: &str = "cpu-interpreter";
 
 /// The paper's absolute and relative tolerance.
 pub const PAPER_TOLERANCE: f64 = 1e-2;
@@ -16,11 +20,14 @@ pub fn verdict(measurement: &Measurement, profile: Rules) -> Option<Verdict> {
         Execution::TaskAtFault(fault, _) => Some(Verdict::TaskRefused(*fault)),
         Execution::NoDevice => None,
         Execution::Ran { launches: 0, .. } => Some(Verdict::Failed(FailureKind::Impure)),
-        Execution::Ran { trials, timing, .. } => Some(values(trials, timing, profile)),
+        Execution::Ran { trials, timing, .. } => {
+            let fair_tf32 = measurement.products && measurement.device != CPU;
+            Some(values(trials, timing, profile, fair_tf32))
+        }
     }
 }
 
-fn values(trials: &[Trial], timing: &Timing, profile: Rules) -> Verdict {
+fn values(trials: &[Trial], timing: &Timing, profile: Rules, fair_tf32: bool) -> Verdict {
     let looked_at = match profile {
         Rules::Paper => &trials[..trials.len().min(1)],
         Rules::Strict if degenerate(trials) => return Verdict::TaskRefused(TaskFault::Degenerate),
@@ -28,12 +35,12 @@ fn values(trials: &[Trial], timing: &Timing, profile: Rules) -> Verdict {
     };
     for (trial, observed) in (0u32..).zip(looked_at) {
         for (output, stats) in (0u32..).zip(&observed.outputs) {
-            if !within(stats, profile) {
+            if !within(stats, profile, fair_tf32) {
                 return Verdict::WrongValue { trial, output };
             }
         }
     }
-    Verdict::Correct { speedup: speedup(timing, profile) }
+    Verdict::Correct { speedup: speed(timing, profile).map(|speed| speed.ratio) }
 }
 
 /// Constant outputs on every trial: any constant would be right.
@@ -44,7 +51,7 @@ fn degenerate(trials: &[Trial]) -> bool {
 }
 
 /// Whether one output is right.
-fn within(stats: &OutputStats, profile: Rules) -> bool {
+fn within(stats: &OutputStats, profile: Rules, fair_tf32: bool) -> bool {
     if stats.nonfinite_mismatches > 0 || stats.exact_mismatches > 0 {
         return false;
     }
@@ -55,41 +62,23 @@ fn within(stats: &OutputStats, profile: Rules) -> bool {
             .all(|(reference, error)| *error <= PAPER_TOLERANCE + PAPER_TOLERANCE * reference),
         Rules::Strict => {
             let worst = stats.hull.iter().map(|(_, error)| *error).fold(0.0, f64::max);
-            worst <= scaled_tolerance(&stats.dtype) * stats.max_reference
+            worst <= scaled_tolerance(&stats.dtype, fair_tf32) * stats.max_reference
         }
     }
 }
 
-/// Largest error relative to the output's largest magnitude, by dtype.
-pub fn scaled_tolerance(dtype: &str) -> f64 {
+/// Largest error relative to the output's largest magnitude, by dtype. TF32 has ten bits of
+/// mantissa, so where it is fair no tolerance tells it from half precision; inputs beyond the range
+/// of half precision do.
+pub fn scaled_tolerance(dtype: &str, fair_tf32: bool) -> f64 {
     match dtype {
         "float64" => 1e-7,
-        "float32" => 2e-4,
+        "float32" if fair_tf32 => 2e-3,
+        "float32" => 2e-5,
         "float16" => 2e-3,
         "bfloat16" => 1.6e-2,
         _ => 0.0,
     }
-}
-
-/// Reference time over kernel time: means of the first three (paper) or medians (strict).
-fn speedup(timing: &Timing, profile: Rules) -> Option<f64> {
-    let Timing::Taken { candidate_ns, reference_ns } = timing else { return None };
-    let centre = |times: &[u64]| match profile {
-        Rules::Paper => {
-            let first = &times[..times.len().min(3)];
-            first.iter().sum::<u64>() as f64 / first.len() as f64
-        }
-        Rules::Strict => {
-            let mut sorted = times.to_vec();
-            sorted.sort_unstable();
-            (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) as f64 / 2.0
-        }
-    };
-    if candidate_ns.is_empty() || reference_ns.is_empty() {
-        return None;
-    }
-    let ratio = centre(reference_ns) / centre(candidate_ns);
-    ratio.is_finite().then_some(ratio)
 }
 
 #[cfg(test)]
@@ -109,15 +98,14 @@ mod tests {
         };
         Measurement {
             execution: Execution::Ran {
-                trials: vec![Trial { seed: 1, outputs: vec![stats] }],
+                trials: vec![Trial { seed: 1, varied: "given".into(), outputs: vec![stats] }],
                 launches,
-                timing: Timing::Taken {
-                    candidate_ns: vec![10, 10, 10, 1000],
-                    reference_ns: vec![30, 30, 30, 30],
-                },
+                timing: Timing::NotTaken,
             },
             layers: vec![],
-            device: "cpu-interpreter".into(),
+            device: CPU.into(),
+            products: false,
+            headers: None,
             wall_ms: 1,
         }
     }
@@ -133,10 +121,20 @@ mod tests {
     }
 
     #[test]
-    fn speed_is_a_mean_of_three_or_a_median() {
-        let right = measured(1.0, vec![(1.0, 1e-7)], 1);
-        for profile in [Rules::Paper, Rules::Strict] {
-            assert_eq!(verdict(&right, profile), Some(Verdict::Correct { speedup: Some(3.0) }));
+    fn tf32_is_fair_for_products_on_a_gpu_only() {
+        let mut rounded = measured(1.0, vec![(1.0, 1e-3)], 1);
+        let wrong = Some(Verdict::WrongValue { trial: 0, output: 0 });
+        for (device, products, right) in [
+            (CPU, false, false),
+            (CPU, true, false),
+            ("a GPU", false, false),
+            ("a GPU", true, true),
+        ] {
+            rounded.device = device.into();
+            rounded.products = products;
+            let found = verdict(&rounded, Rules::Strict);
+            assert_eq!(found.unwrap().is_correct(), right, "{device} {products}");
+            assert!(right || verdict(&rounded, Rules::Strict) == wrong);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use events::outcome::{Backend, Failure, FailureKind};
+use events::outcome::{Backend, Failure, FailureKind, Headers};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -48,6 +48,13 @@ pub enum Build {
     },
     /// The candidate's own fault.
     Rejected(Failure),
+}
+
+impl Build {
+    /// What a CUDA candidate was compiled with.
+    pub fn headers(&self) -> Option<Headers> {
+        matches!(self, Build::Cuda { .. }).then_some(Headers::Full)
+    }
 }
 
 /// One extension as the candidate asked for it.

@@ -61,11 +61,13 @@ impl Default for Config {
     }
 }
 
-/// `KERNELZERO_PYTHON`, else the project's environment below the home folder's cache.
+/// `KERNELZERO_PYTHON`, else the environment that `make setup` made: below `KERNELZERO_CACHE`, else
+/// below the home folder's cache.
 fn default_python() -> PathBuf {
-    if let Some(path) = std::env::var_os("KERNELZERO_PYTHON") {
-        return path.into();
-    }
-    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    home.join(".cache/kernelzero/venv/bin/python")
+    let variable = |name| std::env::var_os(name).map(PathBuf::from);
+    let cache = variable("KERNELZERO_CACHE").unwrap_or_else(|| {
+        let home = variable("HOME").unwrap_or_else(|| PathBuf::from("/"));
+        home.join(".cache/kernelzero")
+    });
+    variable("KERNELZERO_PYTHON").unwrap_or_else(|| cache.join("venv/bin/python"))
 }

@@ -1,7 +1,9 @@
 //! The judge: owns the warm process, the private folder and the cache.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 use std::time::Duration;
 
 use crate::cache::Cache;
@@ -24,6 +26,8 @@ pub struct Judge {
     pub(crate) running: Mutex<HashMap<blake3::Hash, Arc<Mutex<()>>>>,
     pub(crate) builds: Mutex<Cache<crate::compile::Compiled>>,
     zygote: Mutex<Option<Zygote>>,
+    /// Who uses the device: many at once to be checked, one alone to be timed.
+    lease: RwLock<()>,
     free: Mutex<usize>,
     freed: Condvar,
 }
@@ -46,6 +50,7 @@ impl Judge {
             running: Mutex::new(HashMap::new()),
             builds: Mutex::new(Cache::new(config.cache_bytes)),
             zygote: Mutex::new(Some(zygote)),
+            lease: RwLock::new(()),
             free: Mutex::new(config.workers.max(1)),
             freed: Condvar::new(),
             config,
@@ -64,6 +69,17 @@ impl Judge {
         Slot(self)
     }
 
+    /// The device together with others. Never asked for twice by one thread.
+    pub(crate) fn shared(&self) -> RwLockReadGuard<'_, ()> {
+        self.lease.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device alone: waits until the others have ended what they do on it, and holds new ones
+    /// back.
+    pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, ()> {
+        self.lease.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Forks a worker; starts the warm process again if it has died.
     pub(crate) fn worker(&self, role: &str) -> Result<Session, Error> {
         let mut zygote = lock(&self.zygote);
@@ -73,13 +89,16 @@ impl Judge {
         let Some(warm) = zygote.as_mut() else {
             return Err(Error::Bug("no warm process after its start".to_owned()));
         };
-        match warm.fork(role, self.config.memory_mib, self.scratch.path()) {
-            Ok(forked) => Ok(Session::new(forked, self.config.file_mib << 20)),
+        let forked = match warm.fork(role, self.config.memory_mib, self.scratch.path()) {
+            Ok(forked) => forked,
             Err(error) => {
                 *zygote = None;
-                Err(error)
+                return Err(error);
             }
-        }
+        };
+        drop(zygote);
+        let _shared = self.shared();
+        Session::start(forked, self.config.file_mib << 20, self.config.import_timeout)
     }
 
     /// Puts a question to a worker. A worker that went because the warm process went is the

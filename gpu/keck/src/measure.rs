@@ -55,30 +55,36 @@ impl Judge {
     pub fn measure(&self, job: &MeasureJob) -> Result<Measurement, Error> {
         let _slot = self.slot();
         let start = Instant::now();
-        let execution = self.execution(job)?;
+        let (execution, products) = self.execution(job)?;
         Ok(Measurement {
             execution,
             layers: self.layers(),
             device: self.device().to_owned(),
+            products,
+            headers: job.build.headers(),
             wall_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
         })
     }
 
-    fn execution(&self, job: &MeasureJob) -> Result<Execution, Error> {
+    /// What happened, and whether the task has matrix products.
+    fn execution(&self, job: &MeasureJob) -> Result<(Execution, bool), Error> {
         if let Build::Rejected(failure) = &job.build {
-            return Ok(Execution::Failed(failure.clone()));
+            return Ok((Execution::Failed(failure.clone()), false));
         }
         if job.backend == Backend::Cuda && self.device.kind() == "cpu" {
-            return Ok(Execution::NoDevice);
+            return Ok((Execution::NoDevice, false));
         }
         let outcome = self.reference(&job.module_source, job.seed, job.trials)?;
         let reference = match outcome.as_ref() {
             Ok(reference) => reference,
-            Err(AtFault(fault, text)) => return Ok(Execution::TaskAtFault(*fault, text.clone())),
+            Err(AtFault(fault, text)) => {
+                return Ok((Execution::TaskAtFault(*fault, text.clone()), false));
+            }
         };
+        let products = reference.trials.iter().any(|trial| trial.products);
         match self.candidate(job, reference) {
-            Ok(execution) => Ok(execution),
-            Err(Stop::Candidate(failure)) => Ok(Execution::Failed(failure)),
+            Ok(execution) => Ok((execution, products)),
+            Err(Stop::Candidate(failure)) => Ok((Execution::Failed(failure), products)),
             Err(Stop::World(error)) => Err(error),
         }
     }
@@ -121,8 +127,9 @@ impl Judge {
                 self.outputs_are_new(session, &first_outputs)?;
             }
         }
-        let timing = self.timing(job, session, reference)?;
-        if matches!(timing, Timing::Taken { .. }) {
+        let (timing, checked) = self.timing(job, session, reference)?;
+        trials.extend(checked);
+        if matches!(timing, Timing::Taken(_)) {
             trials.push(self.recheck(session, reference)?);
         }
         Ok(Execution::Ran { trials, launches, timing })
@@ -165,6 +172,7 @@ impl Judge {
         let question = json!({ "do": "call", "log": log, "keep": keep });
         let blobs: [(&str, &[u8]); 2] = [("inputs", &trial.inputs), ("state", &trial.state)];
         let timeout = if keep { self.first_call_timeout() } else { self.config.trial_timeout };
+        let _shared = self.shared();
         heard(self.ask(session, question, &blobs, timeout)?)
     }
 
@@ -202,7 +210,7 @@ pub(crate) fn heard(answer: Answer) -> Result<Reply, Stop> {
     }
 }
 
-/// Compares one answer. Metadata must be equal before any value is looked at.
+/// Compares one answer.
 fn judge_trial(
     trial: &ReferenceTrial,
     claims: &Value,
@@ -214,6 +222,17 @@ fn judge_trial(
     if let Some(kind) = odd.into_iter().find(|k| *k != "plain") {
         return Err(fail(FailureKind::WrongDtype, fault::scrub(kind)));
     }
+    let mut stats = compare_outputs(trial, outputs)?;
+    stats.extend(compare_inputs(trial, after)?);
+    Ok(Trial { seed: trial.seed, varied: trial.varied.clone(), outputs: stats })
+}
+
+/// Compares outputs. Metadata must be equal before any value is looked at.
+pub(crate) fn compare_outputs(
+    trial: &ReferenceTrial,
+    outputs: &[u8],
+) -> Result<Vec<OutputStats>, Stop> {
+    let fail = |kind, detail: String| Stop::Candidate(Failure::new(kind, detail));
     let expected = read(&trial.outputs)?;
     let lies = || fail(FailureKind::SandboxViolation, "its outputs are not well formed".to_owned());
     let found = Blob::read(outputs).ok_or_else(lies)?;
@@ -238,9 +257,7 @@ fn judge_trial(
             return Err(lies());
         }
     }
-    let mut stats: Vec<OutputStats> = (0..count).map(|i| compare(&expected, &found, i)).collect();
-    stats.extend(compare_inputs(trial, after)?);
-    Ok(Trial { seed: trial.seed, outputs: stats })
+    Ok((0..count).map(|i| compare(&expected, &found, i)).collect())
 }
 
 /// Inputs that the reference leaves alone must have the same bytes; those it writes to are

@@ -27,6 +27,10 @@ const REPEATABLE_ON_GPU: f64 = 1e-5;
 pub struct ReferenceTrial {
     /// Seed of inputs and noise.
     pub seed: u64,
+    /// What was changed, as [`events::outcome::Trial`] calls it.
+    pub varied: String,
+    /// Whether matrices were multiplied or something convolved.
+    pub products: bool,
     /// Inputs before the call.
     pub inputs: Vec<u8>,
     /// Parameters and buffers.
@@ -132,10 +136,19 @@ impl Judge {
                 "do": "trial", "seed": derive(seed, "trial", index), "scale": scale,
                 "perturb": perturb, "twice": true, "wide": attempt < last,
             });
+            let shared = self.shared();
             let answer = self.ask(session, question, &[], self.config.trial_timeout)?;
+            drop(shared);
             let ended = !matches!(answer, Answer::Said(_));
             result = heard(answer).and_then(|reply| {
-                self.accept_trial(reply, derive(seed, "trial", index), attempt < last)
+                let mut trial = self.accept_trial(reply, attempt < last)?;
+                trial.seed = derive(seed, "trial", index);
+                trial.varied = match (index, perturb) {
+                    (0, _) => "given".to_owned(),
+                    (_, true) => format!("{scale}+noise"),
+                    (_, false) => scale.to_owned(),
+                };
+                Ok(trial)
             });
             let random = matches!(result, Err(AtFault(TaskFault::Nondeterministic, _)));
             if result.is_ok() || random || ended {
@@ -145,20 +158,18 @@ impl Judge {
         Ok(result)
     }
 
-    fn accept_trial(
-        &self,
-        mut reply: Reply,
-        seed: u64,
-        strict: bool,
-    ) -> Result<ReferenceTrial, AtFault> {
+    fn accept_trial(&self, mut reply: Reply, strict: bool) -> Result<ReferenceTrial, AtFault> {
         let degenerate = |why: &str| AtFault(TaskFault::Degenerate, why.to_owned());
         if reply.value["tensors"] != Value::Bool(true) {
             return Err(degenerate("the outputs are not tensors"));
         }
+        let products = multiplies(&reply.value["ops"]);
         let mut take = |name: &str| reply.take(name).unwrap_or_default();
         let (outputs, second, wide) = (take("first"), take("second"), take("wide"));
         let trial = ReferenceTrial {
-            seed,
+            seed: 0,
+            varied: String::new(),
+            products,
             inputs: take("inputs"),
             state: take("state"),
             after: take("after"),
@@ -201,6 +212,17 @@ impl Judge {
             stats.exact_mismatches + stats.nonfinite_mismatches == 0 && worst <= allowed
         })
     }
+}
+
+/// Whether operators that torch dispatched multiply matrices or convolve.
+fn multiplies(ops: &Value) -> bool {
+    let names = ops.as_array().into_iter().flatten().filter_map(Value::as_str);
+    names.filter_map(|name| name.strip_prefix("aten::")).any(|name| {
+        ["mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "linear"].contains(&name)
+            || ["conv", "attention", "mkldnn_linear", "lstm", "gru", "bilinear"]
+                .iter()
+                .any(|part| name.contains(part))
+    })
 }
 
 /// A reference's answer, or its fault.

@@ -53,9 +53,19 @@ pub enum Answer {
 }
 
 impl Session {
-    /// Takes over a forked worker.
-    pub fn new(forked: Forked, file_limit: u64) -> Self {
-        Self { forked, file_limit, log: Vec::new() }
+    /// Takes over a forked worker once it is confined and its device is open. Until then no code of
+    /// a candidate exists in it, so whatever goes wrong is the world's fault.
+    pub fn start(forked: Forked, file_limit: u64, timeout: Duration) -> Result<Self, Error> {
+        let mut session = Self { forked, file_limit, log: Vec::new() };
+        match session.hear(timeout)? {
+            Answer::Said(reply) if reply.value["ready"] == true => Ok(session),
+            Answer::TimedOut => Err(Error::Overloaded("a worker did not get ready".to_owned())),
+            _ => {
+                let printed = session.printed();
+                let last = printed.lines().last().unwrap_or("it said nothing");
+                Err(Error::WorkerDied(format!("before it was ready: {last}")))
+            }
+        }
     }
 
     /// Puts a question and waits for its answer.

@@ -14,13 +14,14 @@ use crate::poll::{Ready, wait};
 use crate::wire;
 
 /// The workers' source, written to the private folder at start.
-const SOURCES: [(&str, &str); 10] = [
+const SOURCES: [(&str, &str); 11] = [
     ("clock.py", include_str!("../worker/clock.py")),
     ("inline.py", include_str!("../worker/inline.py")),
     ("kernel.py", include_str!("../worker/kernel.py")),
     ("module.py", include_str!("../worker/module.py")),
     ("report.py", include_str!("../worker/report.py")),
     ("sandbox.py", include_str!("../worker/sandbox.py")),
+    ("timed.py", include_str!("../worker/timed.py")),
     ("tools.py", include_str!("../worker/tools.py")),
     ("watch.py", include_str!("../worker/watch.py")),
     ("wire.py", include_str!("../worker/wire.py")),
@@ -154,7 +155,7 @@ fn command(config: &Config, device: &str) -> Command {
         command.env("TRITON_INTERPRET", "1").env("CUDA_VISIBLE_DEVICES", "");
     } else {
         // cc and ptxas are Triton's tools; a candidate must not choose them.
-        command.env("CC", "/usr/bin/cc").env("CUDA_MODULE_LOADING", "LAZY");
+        command.env("CC", c_compiler()).env("CUDA_MODULE_LOADING", "LAZY");
         for name in ["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"] {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
@@ -162,6 +163,12 @@ fn command(config: &Config, device: &str) -> Command {
         }
     }
     command
+}
+
+/// The compiler itself, not a link through `/etc/alternatives`, which workers do not see.
+fn c_compiler() -> std::path::PathBuf {
+    let real = |name: &str| fs::canonicalize(Path::new("/usr/bin").join(name)).ok();
+    real("gcc").or_else(|| real("cc")).unwrap_or_else(|| "/usr/bin/cc".into())
 }
 
 fn clear_nonblocking(fd: &OwnedFd) -> Result<(), Error> {

@@ -25,7 +25,7 @@ fn failed(measurement: &Measurement) -> FailureKind {
 fn modules_are_observed() {
     let judge = common::judge(1);
     let ModuleRun::Ran { trials, depends_on_inputs, dead_parameters } =
-        validate(&judge, &case("modules", "bias_linear"))
+        validate(&judge, &case("reference", "bias_linear"))
     else {
         panic!("bias_linear did not run");
     };
@@ -34,12 +34,12 @@ fn modules_are_observed() {
     assert!(trials[0].seed != trials[1].seed && trials[0].max_abs != trials[1].max_abs);
     assert_eq!((depends_on_inputs, dead_parameters), (Some(true), Vec::new()));
 
-    let ModuleRun::Ran { trials, .. } = validate(&judge, &case("modules", "noise_always")) else {
+    let ModuleRun::Ran { trials, .. } = validate(&judge, &case("reference", "noise_always")) else {
         panic!("noise_always did not run");
     };
     assert!(trials.iter().all(|t| !t.repeatable));
 
-    let failed = validate(&judge, &case("modules", "raises"));
+    let failed = validate(&judge, &case("reference", "raises"));
     assert!(
         matches!(failed, ModuleRun::Failed { ref step, .. } if step == "forward"),
         "{failed:?}"
@@ -57,10 +57,10 @@ fn modules_are_observed() {
 fn modules_cannot_overrun() {
     let limit = Duration::from_secs(3);
     let judge = Judge::new(Config { trial_timeout: limit, ..Config::default() }).unwrap();
-    let endless = case("modules", "column_mean")
+    let endless = case("reference", "column_mean")
         .replace("return x.mean(dim=0)", "\n        while True:\n            print('x' * 1000)");
     assert!(matches!(validate(&judge, &endless), ModuleRun::Exceeded(_)));
-    let hungry = case("modules", "column_mean")
+    let hungry = case("reference", "column_mean")
         .replace("return x.mean(dim=0)", "return torch.zeros(1 << 36).sum(dim=0, keepdim=True)");
     let run = validate(&judge, &hungry);
     assert!(matches!(run, ModuleRun::Exceeded(_)), "{run:?}");
@@ -69,7 +69,7 @@ fn modules_cannot_overrun() {
 #[test]
 fn candidates_are_confined() {
     let judge = common::judge(1);
-    let module = case("modules", "leaky_scale");
+    let module = case("reference", "leaky_scale");
     let canary = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(canary.path(), "secret").unwrap();
     let attempts = [
@@ -99,7 +99,7 @@ fn candidates_are_confined() {
 fn without_namespaces_the_rest_still_holds() {
     let isolation = keck::Isolation::LimitsOnly;
     let judge = Judge::new(Config { isolation, ..Config::default() }).unwrap();
-    let module = case("modules", "leaky_scale");
+    let module = case("reference", "leaky_scale");
     assert!(judge.layers().iter().any(|l| l == "landlock") || cfg!(not(target_os = "linux")));
     let honest = measure(&judge, &module, &case("kernels", "honest_leaky"));
     assert!(matches!(honest.execution, Execution::Ran { .. }), "{:?}", honest.execution);
@@ -117,7 +117,7 @@ fn without_namespaces_the_rest_still_holds() {
 #[test]
 fn forged_answers_are_not_believed() {
     let judge = common::judge(1);
-    let module = case("modules", "leaky_scale");
+    let module = case("reference", "leaky_scale");
     let forged = "import os\nfor fd in range(3, 64):\n    try:\n        os.write(fd, b'{\"loaded\": true, \"blobs\": []}')\n    except OSError:\n        pass";
     // The first forged packet is taken for the answer to `load`; the next answers come out of step
     // and hold no outputs.
@@ -141,7 +141,7 @@ fn doctor_names_what_is_there() {
 #[test]
 fn module_reports() {
     let none = BTreeSet::new();
-    let report = |name: &str| keck::rules::inspect_module(&case("modules", name), &none);
+    let report = |name: &str| keck::rules::inspect_module(&case("reference", name), &none);
     let SourceReport::Parsed { missing, apis, forbidden } = report("bias_linear") else {
         panic!("bias_linear does not parse");
     };

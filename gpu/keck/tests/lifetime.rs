@@ -18,7 +18,7 @@ fn validate(judge: &Judge, source: &str) {
 #[test]
 fn several_threads_share_a_judge() {
     let judge = common::judge(2);
-    let module = case("modules", "leaky_scale");
+    let module = case("reference", "leaky_scale");
     let kernel = case("kernels", "honest_leaky");
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -35,7 +35,7 @@ fn several_threads_share_a_judge() {
 #[test]
 fn costs() {
     let judge = common::judge(1);
-    let (module, kernel) = (case("modules", "leaky_scale"), case("kernels", "honest_leaky"));
+    let (module, kernel) = (case("reference", "leaky_scale"), case("kernels", "honest_leaky"));
     validate(&judge, &module);
     let times = |what: &str, run: &dyn Fn()| {
         let mut ms: Vec<u128> = (0..7)
@@ -67,7 +67,7 @@ fn processes(folder: &Path) -> Vec<i32> {
 fn a_dead_warm_process_is_no_verdict() {
     let scratch = tempfile::tempdir().unwrap();
     let judge = Judge::new(Config { scratch: scratch.path().into(), ..Config::default() }).unwrap();
-    let module = case("modules", "leaky_scale");
+    let module = case("reference", "leaky_scale");
     let before = processes(scratch.path());
     let result = std::thread::scope(|scope| {
         let judge = &judge;
@@ -101,7 +101,7 @@ fn nothing_outlives_a_killed_judge() {
         let judge = Judge::new(Config { scratch: scratch.into(), ..Config::default() }).unwrap();
         println!("ready");
         let endless = case("kernels", "broken_loops");
-        measure(&judge, &case("modules", "leaky_scale"), &endless);
+        measure(&judge, &case("reference", "leaky_scale"), &endless);
         return;
     }
     let scratch = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ fn every_case_has_its_outcome() {
         if !case.name.contains(&only) {
             continue;
         }
-        let module = folder.join("modules").join(format!("{}.py", case.header["reference"]));
+        let module = folder.join("reference").join(format!("{}.py", case.header["reference"]));
         let module = std::fs::read_to_string(module).unwrap();
         let start = Instant::now();
         let (got, why) = common::outcome(&judge, &module, &case, false);

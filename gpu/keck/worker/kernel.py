@@ -16,6 +16,7 @@ import watch
 import wire
 from module import init_arguments
 from report import failure
+from timed import Timed, inputs_of
 
 ModeEnter, ModeExit = watch.OpLog.__enter__, watch.OpLog.__exit__
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -149,11 +150,12 @@ class Session:
 
     def time(self, message, blobs):
         self.step = "forward"
-        torch.use_deterministic_algorithms(False)
-        if blobs:
-            self.timed = wire.decode(blobs["inputs"], self.device)
-        with torch.no_grad():
-            return {"ns": clock.measure(lambda: self.model(*self.timed), message)}, []
+        if message["time"] == "open":
+            torch.use_deterministic_algorithms(False)
+            self.load_state(blobs["state"])
+            self.timed = Timed(self.model, self.device, inputs_of(blobs))
+            return {}, []
+        return self.timed.answer(message)
 
 
 def describe(output):

@@ -8,9 +8,10 @@ import copy
 
 import torch
 
-import clock
+import watch
 import wire
 from report import failure
+from timed import Timed, inputs_of
 
 SCALES = {"plain": (1.0, 0.0), "x30": (30.0, 0.0), "x0.05": (0.05, 0.0), "+2.5": (1.0, 2.5),
           "x8": (8.0, 0.0), "x1e5": (1e5, 0.0)}
@@ -96,9 +97,12 @@ class Session:
         stored = wire.encode(values)
         state = wire.encode(dict(self.model.state_dict()))
         self.step = "forward"
-        first, after = self.run(stored)
+        watch.WATCH.ops = {}
+        with watch.OpLog():
+            first, after = self.run(stored)
+        ops = sorted(watch.WATCH.ops)
         out = [("inputs", stored), ("state", state), ("first", first), ("after", after)]
-        reply = {"tensors": self.tensors}
+        reply = {"tensors": self.tensors, "ops": ops}
         if message["twice"]:
             out.append(("second", self.run(stored)[0]))
         if message["wide"]:
@@ -131,12 +135,14 @@ class Session:
         self.step = "forward"
         return {}, [("first", self.run(stored)[0])]
 
-    def time(self, message, _blobs):
+    def time(self, message, blobs):
         self.step = "forward"
-        torch.backends.cudnn.allow_tf32 = True
-        values = self.inputs(message["seed"])
-        moved = wire.decode(bytearray(b"".join(wire.encode(values))), self.device)
-        return {"ns": clock.measure(lambda: self.model(*moved), message)}, []
+        if message["time"] == "open":
+            torch.backends.cudnn.allow_tf32 = True
+            self.perturb(None)
+            self.timed = Timed(self.model, self.device, inputs_of(blobs))
+            return {}, []
+        return self.timed.answer(message)
 
 
 def init_arguments(init):

@@ -56,10 +56,12 @@ def isolate(config):
     layers += sandbox.build_root(config["root"], visible_folders(), visible_devices(), HERE,
                                  config["tmp_mib"])
     sys.path[0] = sandbox.HARNESS
+    # The old root's folders may be gone, and `/tmp` read-only where the environment lies below it.
+    os.environ.update(HOME=sandbox.PRIVATE, TMPDIR=sandbox.PRIVATE)
     return layers
 
 
-def warm_up():
+def warm_up(device):
     """Everything a worker will need is imported here, so that a fork costs milliseconds."""
     import torch
     import torch._dynamo.config  # noqa: F401
@@ -71,6 +73,10 @@ def warm_up():
     import module
     import tools
 
+    if device != "cpu":
+        # Compiles and loads Triton's part of the driver, once; it does not touch the device.
+        from triton.backends.nvidia.driver import CudaUtils
+        CudaUtils()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     version = {"torch": torch.__version__, "triton": triton.__version__,
@@ -112,6 +118,7 @@ class Forker:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             sock = socket.socket(fileno=low)
             self.confine(request)
+            sock.send(b'{"ready": true}')
             self.roles[request["role"]](sock, self.config)
             code = 0
         except BaseException:  # reported by the role where it matters; here only the log
@@ -137,8 +144,16 @@ class Forker:
             devices = [d for d in visible_devices() if os.path.exists(d)]
             sandbox.landlock([*visible_folders(), "/etc", "/proc"], [home, *devices])
         sandbox.die_with_parent()  # the kernel forgets it when the user changes
+        if config["device"] != "cpu" and request["role"] != "tools":
+            self.open_device()
         sandbox.seccomp(allow_exec=starts)
 
+    def open_device(self):
+        """The driver opens a socket of its own when it starts. Nothing needs one afterwards, so
+        it starts before sockets are forbidden."""
+        import torch
+        torch.cuda.init()
+        torch.cuda.synchronize()
 
     def private_folder(self, scratch):
         """Without a mount namespace: a folder below the judge's, removed with it."""
@@ -152,7 +167,7 @@ def main():
     config = json.loads(sys.argv[1])
     control = socket.socket(fileno=os.dup(0))
     layers = isolate(config)
-    roles, version = warm_up()
+    roles, version = warm_up(config["device"])
     extra = ["own-uid"] if layers and os.getuid() == 0 and "user-ns" not in layers else []
     extra += ["landlock"] if not layers and sandbox.libc.syscall(444, None, 0, 1) > 0 else []
     extra += ["no-capabilities", "no-new-privs", "rlimits"]

@@ -25,6 +25,12 @@ enum Command {
     TrainBpe(commands::train_bpe::Args),
     /// Sample answers to the prompts of a file.
     Generate(commands::generate::Args),
+    /// Say whether folders hold models that can be loaded: config, tokenizer and every weight.
+    Check {
+        /// Hugging Face folders.
+        #[arg(required = true)]
+        models: Vec<std::path::PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -35,6 +41,7 @@ fn main() -> ExitCode {
         Command::Sft(args) => commands::sft::run(&args),
         Command::TrainBpe(args) => commands::train_bpe::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::Check { models } => check(&models),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,6 +50,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn check(models: &[std::path::PathBuf]) -> policy::Result<()> {
+    let open = policy::Open { device: tch::Device::Cpu, kind: None, trainable: false };
+    models.iter().try_for_each(|model| policy::Policy::open(model, open).map(drop))
 }
 
 /// OpenMP's threads spin while they wait for each other. Where cores are shared with a judge or

@@ -3,10 +3,12 @@
 /// The part of the data a pair belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// For training.
+    /// For training: neither its set nor its structure is kept for tests.
     Train,
-    /// Never trained on.
+    /// For tests: nothing that is trained on has its set, and nothing has its structure.
     HeldOut,
+    /// For neither: only one of set and structure is kept for tests.
+    Neither,
 }
 
 fn tenth(kind: &str, text: &str) -> bool {
@@ -28,11 +30,11 @@ pub fn is_held_out_signature(signature: &str) -> bool {
     tenth("signature", signature)
 }
 
-/// The part of a pair: held out if its set or its structure is.
+/// The part that a pair belongs to.
 pub fn split_of(apis: &[&str], signature: &str) -> Split {
-    if is_held_out(apis) || is_held_out_signature(signature) {
-        Split::HeldOut
-    } else {
-        Split::Train
+    match (is_held_out(apis), is_held_out_signature(signature)) {
+        (false, false) => Split::Train,
+        (true, true) => Split::HeldOut,
+        _ => Split::Neither,
     }
 }

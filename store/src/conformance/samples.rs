@@ -8,8 +8,8 @@ use events::ids::{
     ApiSetId, Digest, GroupId, KernelId, ModuleId, PolicyVersion, Role, RunId, Seq, StepRef,
 };
 use events::outcome::{
-    Backend, Execution, Failure, FailureKind, Measurement, ModuleReport, ModuleRun, ModuleTrial,
-    OutputStats, SourceReport, Timing, Trial,
+    Backend, Execution, Failure, FailureKind, Headers, Measurement, ModuleReport, ModuleRun,
+    ModuleTrial, OutputStats, Sides, SourceReport, Times, Timing, Trial,
 };
 
 const STEP: StepRef = StepRef { round: 2, role: Role::Coder, step: 19 };
@@ -125,8 +125,9 @@ fn judged() -> Vec<Event> {
         spread_reference: 2.25,
         hull: vec![(0.0, 1e-7), (3.5, 1e-6)],
     };
-    let timing = Timing::Taken { candidate_ns: vec![1000, 1001], reference_ns: vec![2000, 1999] };
-    let trials = vec![Trial { seed: 9, outputs: vec![stats] }];
+    let sides = Sides { candidate_ns: vec![1000, 1001], reference_ns: vec![2000, 1999] };
+    let timing = Timing::Taken(Times { calls: 2, eager: sides.clone(), graph: Some(sides) });
+    let trials = vec![Trial { seed: 9, varied: "x30+noise".into(), outputs: vec![stats] }];
     let rejected = Failure { kind: FailureKind::CompileError, detail: "line 3: `;`".into() };
     let verdicts = vec![
         Verdict::Correct { speedup: Some(1.5) },
@@ -150,6 +151,8 @@ fn judged() -> Vec<Event> {
                 execution: Execution::Ran { trials, launches: 2, timing },
                 layers: vec!["pid-ns".into(), "landlock".into()],
                 device: "cpu-interpreter".into(),
+                products: true,
+                headers: Some(Headers::Fast),
                 wall_ms: 1234,
             },
         },

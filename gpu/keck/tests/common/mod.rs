@@ -1,12 +1,13 @@
-//! Reading case files and turning measurements into outcome words. The real rules live in
-//! `events::rules`; this small copy only serves the tests.
+//! Reading case files and turning measurements into outcome words.
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use events::outcome::{Backend, Execution, Failure, FailureKind, Measurement, OutputStats};
+use events::config::Rules;
+use events::outcome::{Backend, Execution, Measurement};
+use events::rules::verdict::verdict;
 use keck::{Build, BuildJob, Config, Error, Judge, MeasureJob};
 
 /// One case file.
@@ -69,7 +70,9 @@ pub fn judge(workers: usize) -> Judge {
 pub fn outcome(judge: &Judge, module: &str, case: &Case, build_cuda: bool) -> (String, String) {
     let backend = match keck::rules::inspect_kernel(&case.source) {
         Ok(backend) => backend,
-        Err(failure) => return (word(&failure).to_owned(), format!("static {}", failure.detail)),
+        Err(failure) => {
+            return (failure.kind.outcome().to_owned(), format!("static {}", failure.detail));
+        }
     };
     if backend == Backend::Cuda && !build_cuda {
         return ("static_ok".to_owned(), String::new());
@@ -88,7 +91,7 @@ fn judged(
 ) -> Result<(String, String), Error> {
     let build = judge.build(&BuildJob { source: case.source.clone(), backend })?;
     if let Build::Rejected(failure) = &build {
-        return Ok((word(failure).to_owned(), failure.detail.clone()));
+        return Ok((failure.kind.outcome().to_owned(), failure.detail.clone()));
     }
     let measurement = judge.measure(&MeasureJob {
         module_source: module.to_owned(),
@@ -97,84 +100,24 @@ fn judged(
         build,
         seed: 20_261_130,
         trials: 7,
-        timing: std::env::var_os("KECK_TIMING").is_some(),
+        timing: false,
     })?;
-    Ok(match measurement.execution {
+    Ok(match &measurement.execution {
         Execution::Failed(failure) => {
-            (word(&failure).to_owned(), format!("{:?} {}", failure.kind, failure.detail))
+            (failure.kind.outcome().to_owned(), format!("{:?} {}", failure.kind, failure.detail))
         }
         Execution::TaskAtFault(fault, text) => {
             ("task_refused".to_owned(), format!("{fault:?} {text}"))
         }
         Execution::NoDevice => ("no_device".to_owned(), String::new()),
-        Execution::Ran { trials, timing, launches } => {
-            let loose = !measurement.device.starts_with("cpu") && multiplies(module);
-            for (index, trial) in trials.iter().enumerate() {
-                if let Some(text) = trial.outputs.iter().find_map(|o| wrong(o, loose)) {
-                    return Ok(("incorrect".to_owned(), format!("trial {index}: {text}")));
-                }
+        Execution::Ran { launches, .. } => {
+            let text = format!("launches {launches}");
+            match verdict(&measurement, Rules::Strict) {
+                Some(found) if found.is_correct() => ("correct".to_owned(), text),
+                found => ("incorrect".to_owned(), format!("{found:?}")),
             }
-            ("correct".to_owned(), format!("launches {launches} {}", show(&timing)))
         }
     })
-}
-
-fn show(timing: &events::outcome::Timing) -> String {
-    match timing {
-        events::outcome::Timing::NotTaken => String::new(),
-        events::outcome::Timing::Taken { candidate_ns, reference_ns } => {
-            let median = |v: &[u64]| {
-                let mut sorted = v.to_vec();
-                sorted.sort_unstable();
-                sorted.get(sorted.len() / 2).copied().unwrap_or(0)
-            };
-            format!("candidate {} ns, reference {} ns", median(candidate_ns), median(reference_ns))
-        }
-    }
-}
-
-fn multiplies(module: &str) -> bool {
-    ["matmul", "Linear", "Conv"].iter().any(|word| module.contains(word))
-}
-
-/// The strict profile's test of one output, as `hacks.md` gives it.
-fn wrong(stats: &OutputStats, loose: bool) -> Option<String> {
-    if stats.nonfinite_mismatches > 0 {
-        return Some(format!("{} non-finite mismatches", stats.nonfinite_mismatches));
-    }
-    if stats.exact_mismatches > 0 {
-        return Some(format!("{} of {} differ", stats.exact_mismatches, stats.elements));
-    }
-    let tolerance = match stats.dtype.as_str() {
-        "float16" => 2e-3,
-        "bfloat16" => 1.6e-2,
-        _ if loose => 2e-3,
-        _ => 2e-5,
-    };
-    let worst = stats.hull.iter().map(|p| p.1).fold(0.0, f64::max);
-    (worst > tolerance * stats.max_reference)
-        .then(|| format!("error {worst:.3e} at scale {:.3e}", stats.max_reference))
-}
-
-pub fn word(failure: &Failure) -> &'static str {
-    match failure.kind {
-        FailureKind::NoCode
-        | FailureKind::CompileError
-        | FailureKind::ImportError
-        | FailureKind::MissingEntry => "compile_error",
-        FailureKind::InitError
-        | FailureKind::StateMismatch
-        | FailureKind::RuntimeError
-        | FailureKind::IllegalAccess
-        | FailureKind::OutOfMemory => "runtime_error",
-        FailureKind::Timeout => "timeout",
-        FailureKind::WrongShape | FailureKind::WrongDtype | FailureKind::InputsChanged => {
-            "incorrect"
-        }
-        FailureKind::Impure | FailureKind::SuspiciousTiming | FailureKind::SandboxViolation => {
-            "rejected"
-        }
-    }
 }
 
 /// A case of this repository, of `kernels` or `modules`.

@@ -1,0 +1,222 @@
+//! Many pairs through the judge: parallel, with progress, and taken up again where it was ended.
+#![allow(clippy::print_stdout)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use actors::ports::MeasureJob;
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use events::ids::Digest;
+use events::outcome::Backend;
+use events::rules::extract;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Profile;
+use super::judging::Standalone;
+use crate::exit::{Exit, Usage};
+use crate::host::HostConfig;
+use crate::judge::report;
+use crate::parallel::parallel;
+
+/// `kernelzero judge-batch`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// A JSONL file of {"id", "reference" or "reference_file", "candidate" or "candidate_file" or
+    /// "answer"}, or a folder of folders that hold `reference.py` and any number of other `.py`
+    /// files. File names are relative to the JSONL file; an answer is text with a fenced block.
+    input: PathBuf,
+    /// One JSON object a line for each pair. What stands there already is not judged again.
+    #[arg(long)]
+    out: PathBuf,
+    /// Which rules decide.
+    #[arg(long, value_enum, default_value = "strict")]
+    profile: Profile,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Comparisons on fresh inputs.
+    #[arg(long, default_value_t = 7)]
+    trials: u32,
+    /// Also time both, where there is a GPU.
+    #[arg(long)]
+    timing: bool,
+}
+
+/// A line of the input.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    id: String,
+    reference: Option<String>,
+    reference_file: Option<PathBuf>,
+    candidate: Option<String>,
+    candidate_file: Option<PathBuf>,
+    answer: Option<String>,
+}
+
+/// What is to be judged; a candidate that could not be had is judged as having no code.
+struct Pair {
+    id: String,
+    reference: String,
+    candidate: String,
+    /// Of everything that the outcome depends on.
+    key: String,
+}
+
+impl Arguments {
+    fn pair(&self, id: String, reference: String, candidate: String) -> Pair {
+        let settings = format!("{:?}/{}/{}/{}", self.profile, self.seed, self.trials, self.timing);
+        let parts = [reference.as_str(), candidate.as_str(), settings.as_str()];
+        let key = Digest::of(parts.join("\0").as_bytes()).hex();
+        Pair { id, reference, candidate, key }
+    }
+
+    fn pairs(&self) -> Result<Vec<Pair>> {
+        let pairs = if self.input.is_dir() { self.folder()? } else { self.lines()? };
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = pairs.iter().find(|pair| !seen.insert(&pair.id)) {
+            return Err(Usage(format!(
+                "{}: the id {} is there twice",
+                self.input.display(),
+                twice.id
+            ))
+            .into());
+        }
+        if pairs.is_empty() {
+            return Err(Usage(format!("{} holds nothing to judge", self.input.display())).into());
+        }
+        Ok(pairs)
+    }
+
+    fn lines(&self) -> Result<Vec<Pair>> {
+        let text = String::from_utf8_lossy(&bytes(&self.input)?).into_owned();
+        let base = self.input.parent().unwrap_or(Path::new("."));
+        let mut pairs = Vec::new();
+        for (number, text) in (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty()) {
+            let wrong =
+                |what: String| Usage(format!("{} line {number}: {what}", self.input.display()));
+            let line: Line = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+            let reference = match (line.reference, line.reference_file) {
+                (Some(source), None) => source,
+                (None, Some(file)) => lossy(&base.join(file))?,
+                _ => return Err(wrong("give one of reference, reference_file".into()).into()),
+            };
+            let candidate = match (line.candidate, line.candidate_file, line.answer) {
+                (Some(source), None, None) => source,
+                (None, Some(file), None) => lossy(&base.join(file))?,
+                (None, None, Some(answer)) => extract::code(&answer).unwrap_or_default().to_owned(),
+                _ => {
+                    let what = "give one of candidate, candidate_file, answer";
+                    return Err(wrong(what.into()).into());
+                }
+            };
+            pairs.push(self.pair(line.id, reference, candidate));
+        }
+        Ok(pairs)
+    }
+
+    fn folder(&self) -> Result<Vec<Pair>> {
+        let mut pairs = Vec::new();
+        for task in sorted(&self.input)?.iter().filter(|path| path.join("reference.py").is_file()) {
+            let reference = lossy(&task.join("reference.py"))?;
+            for file in sorted(task)?.iter().filter(|p| p.extension().is_some_and(|e| e == "py")) {
+                if !file.ends_with("reference.py") {
+                    let id = file.strip_prefix(&self.input).unwrap_or(file).display().to_string();
+                    pairs.push(self.pair(id, reference.clone(), lossy(file)?));
+                }
+            }
+        }
+        Ok(pairs)
+    }
+
+    /// Results that stand in the output already, by id. A last line that was cut off is dropped.
+    fn known(&self) -> Result<BTreeMap<String, Value>> {
+        let Ok(text) = std::fs::read_to_string(&self.out) else { return Ok(BTreeMap::new()) };
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        if whole < text.len() {
+            std::fs::write(&self.out, &text[..whole])
+                .with_context(|| format!("writing {}", self.out.display()))?;
+        }
+        let mut known = BTreeMap::new();
+        for (number, line) in (1..).zip(text[..whole].lines()) {
+            let wrong = |e| Usage(format!("{} line {number}: {e}", self.out.display()));
+            let value: Value = serde_json::from_str(line).map_err(wrong)?;
+            if value["outcome"] != "judge_error" {
+                known.insert(value["id"].as_str().unwrap_or_default().to_owned(), value);
+            }
+        }
+        Ok(known)
+    }
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>> {
+    Ok(std::fs::read(path).map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))?)
+}
+
+/// A source that may not be UTF-8: the judge refuses what does not parse.
+fn lossy(path: &Path) -> Result<String> {
+    Ok(String::from_utf8_lossy(&bytes(path)?).into_owned())
+}
+
+fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)
+        .map_err(|e| Usage(format!("cannot read the folder {}: {e}", folder.display())))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// `kernelzero judge-batch`.
+pub fn judge_batch(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
+    let pairs = arguments.pairs()?;
+    let known = arguments.known()?;
+    let judged = |pair: &Pair| known.get(&pair.id).is_some_and(|value| value["key"] == *pair.key);
+    let left: Vec<&Pair> = pairs.iter().filter(|pair| !judged(pair)).collect();
+    let out = std::fs::OpenOptions::new().create(true).append(true).open(&arguments.out);
+    let out = Mutex::new(out.with_context(|| format!("opening {}", arguments.out.display()))?);
+    let standalone = Standalone::new(host)?;
+    let bar = ProgressBar::new(pairs.len() as u64).with_position((pairs.len() - left.len()) as u64);
+    bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len}, {per_sec}, {eta} left")?);
+    let outcomes = parallel(host.judges(), left.len(), |place| {
+        let pair = left[place];
+        let job = MeasureJob {
+            module_source: pair.reference.clone(),
+            kernel_source: pair.candidate.clone(),
+            // Read from the candidate's source.
+            backend: Backend::Triton,
+            seed: arguments.seed,
+            trials: arguments.trials,
+            timing: arguments.timing,
+        };
+        let mut found = match standalone.judge.pair(&job) {
+            Ok(judged) => report(&judged, arguments.profile.into()),
+            Err(failure) => json!({ "outcome": "judge_error", "reason": failure.0 }),
+        };
+        found["id"] = json!(pair.id);
+        found["key"] = json!(pair.key);
+        let line = format!("{found}\n");
+        let mut out = out.lock().map_err(|_| anyhow!("another worker failed"))?;
+        out.write_all(line.as_bytes())
+            .with_context(|| format!("writing {}", arguments.out.display()))?;
+        bar.inc(1);
+        Ok(found["outcome"].as_str().unwrap_or_default().to_owned())
+    })?;
+    bar.finish_and_clear();
+    let before = pairs.iter().filter(|pair| judged(pair)).filter_map(|pair| known.get(&pair.id));
+    let before = before.filter_map(|value| value["outcome"].as_str().map(str::to_owned));
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for outcome in outcomes.into_iter().chain(before) {
+        *counts.entry(outcome).or_default() += 1;
+    }
+    println!(
+        "{}",
+        json!({ "judged": left.len(), "known": pairs.len() - left.len(), "outcomes": counts })
+    );
+    let failed = counts.contains_key("judge_error");
+    Ok(if failed { Exit::World } else { Exit::Ok })
+}

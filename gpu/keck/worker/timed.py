@@ -1,0 +1,101 @@
+"""Timing a model, the same for reference and candidate: rotating inputs in new memory for each call,
+a cold L2 cache, results kept so that the judge can ask for any of them afterwards. What is used here
+is bound when the file is imported, before any candidate exists in the process."""
+
+import time
+
+import torch
+
+import clock
+import wire
+
+CudaGraph, graph, clone, copy_ = torch.cuda.CUDAGraph, torch.cuda.graph, torch.Tensor.clone, torch.Tensor.copy_
+now = time.perf_counter_ns
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class Timed:
+    def __init__(self, model, device, inputs):
+        self.model, self.inputs = model, [wire.decode(i, device) for i in inputs]
+        self.results, self.place = [], 0
+        self.graph = self.static = self.captured = None
+
+    def answer(self, message):
+        """One request: `round`, `result`, `capture` or `replay`."""
+        with torch.no_grad():
+            return getattr(self, message["time"])(message)
+
+    def next_inputs(self):
+        self.place += 1
+        return self.inputs[self.place % len(self.inputs)], self.place % len(self.inputs)
+
+    def round(self, message):
+        """Calls the model `calls` times. Device times in ns, and how long the device stayed busy
+        after the end of each call: work that hides from the timed stream shows there."""
+        self.results, times, tails = [], [], []
+        for _ in range(message["calls"]):
+            values, which = self.next_inputs()
+            arguments = renewed(values)
+            result, ns, tail = clock.timed(lambda: self.model(*arguments))
+            self.results.append((which, result))
+            times.append(ns)
+            tails.append(tail)
+        return {"ns": times, "tails": tails}, []
+
+    def result(self, message):
+        """The result of one call of the last round, and which inputs it had."""
+        which, result = self.results[message["index"]]
+        outputs = [o for o in wire.flatten(result) if type(o) in PLAIN]
+        return {"inputs": which}, [("outputs", wire.encode(outputs, contiguous=True))]
+
+    def capture(self, _message):
+        """Records one call as a CUDA graph over inputs that keep their place."""
+        try:
+            self.static = renewed(self.inputs[0])
+            clock.synchronize()
+            self.graph = CudaGraph()
+            with graph(self.graph):
+                self.captured = self.model(*self.static)
+            clock.synchronize()
+            return {"captured": True}, []
+        except Exception as error:
+            self.graph = None
+            return {"captured": False, "why": f"{type(error).__name__}: {str(error)[:200]}"}, []
+
+    def replay(self, message):
+        """Replays the graph `calls` times, each with other contents of its inputs."""
+        self.results, times, tails = [], [], []
+        for _ in range(message["calls"]):
+            values, which = self.next_inputs()
+            for place, value in zip(tensors(self.static), tensors(values)):
+                copy_(place, value)
+            _, ns, tail = clock.timed(self.graph.replay)
+            kept = [clone(o) for o in wire.flatten(self.captured) if type(o) in PLAIN]
+            self.results.append((which, kept))
+            times.append(ns)
+            tails.append(tail)
+        clock.synchronize()
+        return {"ns": times, "tails": tails}, []
+
+
+def renewed(value):
+    """The same values in new memory, strides kept."""
+    if isinstance(value, torch.Tensor):
+        if value.is_contiguous() or value.numel() == 0:
+            return clone(value)
+        new = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+        return copy_(new, value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([renewed(v) for v in value])
+    if isinstance(value, dict):
+        return {key: renewed(v) for key, v in value.items()}
+    return value
+
+
+def tensors(value):
+    return [v for v in wire.flatten(value) if isinstance(v, torch.Tensor)]
+
+
+def inputs_of(blobs):
+    """The rotating inputs among the files of a message, in order."""
+    return [blobs[name] for name in sorted(blobs) if name.startswith("inputs")]

@@ -57,3 +57,9 @@ nextest:
 .PHONY: parity
 parity: build nextest
 	cargo nextest run --release --locked -p policy --run-ignored all -E 'test(parity) + binary(smollm) + binary(parity)'
+
+# On a machine with a GPU: every case of the judge, timed.
+.PHONY: test-gpu
+test-gpu: build
+	mkdir -p $(HOME_DIR)/gpu
+	BIN=$(BIN) OUT=$(HOME_DIR)/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/check.sh

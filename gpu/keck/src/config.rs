@@ -30,6 +30,8 @@ pub struct Config {
     pub build_timeout: Duration,
     /// Memory a worker may take beyond the warm process, in MiB.
     pub memory_mib: u64,
+    /// Device memory that torch's allocator gives to a worker, in MiB.
+    pub gpu_memory_mib: u64,
     /// Largest file a worker may write or hand over, in MiB.
     pub file_mib: u64,
     /// Size of a worker's private folder, in MiB.
@@ -52,6 +54,7 @@ impl Default for Config {
             trial_timeout: Duration::from_secs(20),
             build_timeout: Duration::from_secs(150),
             memory_mib: 4096,
+            gpu_memory_mib: 24 * 1024,
             file_mib: 1024,
             tmp_mib: 256,
             cache_bytes: 256 << 20,

@@ -50,6 +50,13 @@ pub struct Reference {
     pub trials: Vec<ReferenceTrial>,
 }
 
+impl Reference {
+    /// Whether the task multiplies matrices or convolves.
+    pub fn products(&self) -> bool {
+        self.trials.iter().any(|trial| trial.products)
+    }
+}
+
 /// The recorded trials, or why there are none.
 pub type Outcome = Result<Reference, AtFault>;
 

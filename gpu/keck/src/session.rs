@@ -62,7 +62,8 @@ impl Session {
             Answer::TimedOut => Err(Error::Overloaded("a worker did not get ready".to_owned())),
             _ => {
                 let printed = session.printed();
-                let last = printed.lines().last().unwrap_or("it said nothing");
+                let last = printed.lines().rfind(|line| !line.trim().is_empty());
+                let last = last.unwrap_or("it said nothing");
                 Err(Error::WorkerDied(format!("before it was ready: {last}")))
             }
         }

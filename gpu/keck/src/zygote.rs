@@ -14,8 +14,9 @@ use crate::poll::{Ready, wait};
 use crate::wire;
 
 /// The workers' source, written to the private folder at start.
-const SOURCES: [(&str, &str); 11] = [
+const SOURCES: [(&str, &str); 12] = [
     ("clock.py", include_str!("../worker/clock.py")),
+    ("fences.py", include_str!("../worker/fences.py")),
     ("inline.py", include_str!("../worker/inline.py")),
     ("kernel.py", include_str!("../worker/kernel.py")),
     ("module.py", include_str!("../worker/module.py")),
@@ -67,6 +68,7 @@ impl Zygote {
             "root": folder.join("root"),
             "tmp_mib": config.tmp_mib,
             "file_mib": config.file_mib,
+            "gpu_memory_mib": config.gpu_memory_mib,
             "isolation": if config.isolation == Isolation::Strongest { "all" } else { "none" },
         });
         let log = fs::File::create(folder.join("zygote.log"))

@@ -14,6 +14,7 @@ import clock  # noqa: F401  (binds its functions now)
 import inline
 import watch
 import wire
+from fences import Fences
 from module import init_arguments
 from report import failure
 from timed import Timed, inputs_of
@@ -112,14 +113,16 @@ class Session:
         # Memory that a kernel leaves unwritten must not hold anything that looks like an answer.
         torch.utils.deterministic.fill_uninitialized_memory = True
         torch.use_deterministic_algorithms(True, warn_only=True)
+        fences = Fences(message["sizes"] if self.device != "cpu" else [], self.device)
         result, kernels = self.observed(values, message["log"])
+        fenced = fences.whole()
         launches, ops = seen.launches, seen.ops or {}
         outputs = wire.flatten(result)
         kinds = [describe(o) for o in outputs]
         plain = outputs if all(k == "plain" for k in kinds) else []
         if message["keep"]:
             self.kept = plain
-        reply = {"kinds": kinds, "launches": launches, "ops": ops, "kernels": kernels,
+        reply = {"kinds": kinds, "fenced": fenced, "launches": launches, "ops": ops, "kernels": kernels,
                  "jitted": sorted(seen.names)}
         return reply, [("outputs", wire.encode(plain, contiguous=True)),
                        ("after", wire.encode(values))]

@@ -153,6 +153,9 @@ class Forker:
         it starts before sockets are forbidden."""
         import torch
         torch.cuda.init()
+        total = torch.cuda.get_device_properties(0).total_memory
+        share = min(1.0, (self.config["gpu_memory_mib"] << 20) / total)
+        torch.cuda.set_per_process_memory_fraction(share)
         torch.cuda.synchronize()
 
     def private_folder(self, scratch):

@@ -89,7 +89,7 @@ impl Judge for KeckJudge {
         let job = BuildJob { source: source.to_owned(), backend };
         match self.keck.build(&job).map_err(|e| WorldFailed(e.to_string()))? {
             Build::Ready => Ok(Ok(Digest::of(source.as_bytes()))),
-            Build::Cuda { artifact } => {
+            Build::Cuda { artifact, .. } => {
                 let name = artifact.file_name().unwrap_or_default();
                 Ok(Ok(Digest::of(name.as_encoded_bytes())))
             }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::compile::Extension;
 use crate::error::Error;
+use crate::headers::{self, Headers};
 
 /// Where nvcc, torch's headers and Python's headers are.
 #[derive(Clone, Debug)]
@@ -12,6 +13,7 @@ pub(crate) struct Toolchain {
     cuda: PathBuf,
     torch: PathBuf,
     python_include: PathBuf,
+    known_torch: bool,
 }
 
 /// Files and commands of one build.
@@ -38,12 +40,21 @@ impl Toolchain {
         if !torch.join("include/torch/csrc/api/include/torch").is_dir() {
             return Err(missing("no torch headers"));
         }
-        Ok(Self { cuda: cuda.to_owned(), torch, nvcc, python_include })
+        let known_torch = torch_version(&torch) == Some(headers::TORCH);
+        Ok(Self { cuda: cuda.to_owned(), torch, nvcc, python_include, known_torch })
     }
 
     /// What results depend on beside the source.
     pub fn identity(&self) -> String {
-        format!("{}|{}|flags-1", self.nvcc.display(), self.torch.display())
+        let headers = headers::identity();
+        format!("{}|{}|{headers}|flags-2", self.nvcc.display(), self.torch.display())
+    }
+
+    /// Whether an extension may be tried with our own headers.
+    pub fn serves(&self, extension: &Extension, arch: &str) -> bool {
+        // Before 8.0 torch rounds to bfloat16 in another way.
+        let recent = arch.trim_end_matches('a').parse().is_ok_and(|number: u32| number >= 80);
+        self.known_torch && recent && headers::serve(extension)
     }
 
     /// Where nvcc is.
@@ -52,8 +63,8 @@ impl Toolchain {
     }
 
     /// The files and commands that build one extension.
-    pub fn plan(&self, extension: &Extension, name: &str, arch: &str) -> Result<Plan, Error> {
-        let common = self.common(name);
+    pub fn plan(&self, extension: &Extension, name: &str, arch: &str, headers: Headers) -> Plan {
+        let common = self.common(name, headers);
         let mut gxx = vec!["g++".to_owned(), "-O1".into(), "-fPIC".into(), "-w".into()];
         gxx.extend(common.clone());
         gxx.extend(["-c", "main.cpp", "-o", "main.o"].map(str::to_owned));
@@ -68,26 +79,35 @@ impl Toolchain {
             "-fPIC".into(),
         ];
         nvcc.extend(common);
+        if headers::binds(extension) {
+            nvcc.push("-DKECK_BINDS".to_owned());
+        }
         nvcc.extend(["-c", "cuda.cu", "-o", "cuda.o"].map(str::to_owned));
-        let link = self.link(name);
-        Ok(Plan {
+        Plan {
             files: vec![("main.cpp", binding(extension)), ("cuda.cu", device_code(extension))],
             compile: vec![gxx, nvcc],
-            link: vec![link],
-        })
+            link: vec![self.link(name)],
+        }
     }
 
-    fn common(&self, name: &str) -> Vec<String> {
+    /// Our headers never mix with torch's, which are then not on the path at all.
+    fn common(&self, name: &str, headers: Headers) -> Vec<String> {
         let include = |path: PathBuf| format!("-I{}", path.display());
-        vec![
+        let mut options = vec![
             "-std=c++17".into(),
             format!("-DTORCH_EXTENSION_NAME={name}"),
             "-DTORCH_API_INCLUDE_EXTENSION_H".into(),
-            include(self.torch.join("include")),
-            include(self.torch.join("include/torch/csrc/api/include")),
-            include(self.cuda.join("include")),
-            include(self.python_include.clone()),
-        ]
+        ];
+        options.extend(match headers {
+            Headers::Fast => vec![include(headers::FOLDER.into())],
+            Headers::Full => vec![
+                include(self.torch.join("include")),
+                include(self.torch.join("include/torch/csrc/api/include")),
+            ],
+        });
+        options.push(include(self.cuda.join("include")));
+        options.push(include(self.python_include.clone()));
+        options
     }
 
     fn link(&self, name: &str) -> Vec<String> {
@@ -141,6 +161,16 @@ fn is_identifier(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Major and minor version from the header that torch installs for it.
+fn torch_version(torch: &Path) -> Option<(u32, u32)> {
+    let text = std::fs::read_to_string(torch.join("include/torch/headeronly/version.h")).ok()?;
+    let number = |name: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(&format!("#define {name} ")))?;
+        line.trim().parse().ok()
+    };
+    Some((number("TORCH_VERSION_MAJOR")?, number("TORCH_VERSION_MINOR")?))
 }
 
 fn site_packages(prefix: &Path) -> Option<PathBuf> {

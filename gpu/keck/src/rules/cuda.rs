@@ -25,6 +25,12 @@ pub fn inspect_literals(texts: &[String]) -> Option<String> {
     code.iter().find_map(|t| check(t)).or_else(|| check_launches(&whole))
 }
 
+/// Names of the headers that a source includes.
+pub fn includes(source: &str) -> Vec<String> {
+    let name = |t| if let Token::Include(name) = t { Some(name) } else { None };
+    tokens(source).into_iter().filter_map(name).collect()
+}
+
 /// Names of the `__global__` functions of a source.
 pub fn kernel_names(source: &str) -> Vec<String> {
     let tokens = tokens(source);

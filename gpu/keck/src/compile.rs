@@ -25,6 +25,8 @@ const SOURCE_MAX: usize = 256 * 1024;
 
 /// Compilers get this many times their processor time by the clock on the wall.
 const STARVED: u32 = 10;
+/// What the linker's verdict starts with.
+const UNDEFINED: &str = "undefined symbol: ";
 /// Flags are dropped anyway; those that would run a command in a shell are no mistake.
 const SHELL: [char; 8] = ['`', '$', ';', '|', '&', '<', '>', '\n'];
 
@@ -175,7 +177,7 @@ impl Judge {
         let auto = self.config.headers == HeadersPolicy::Auto;
         if auto && tools.serves(extension, self.device.arch()) {
             match self.compile_with(extension, index, tools, Headers::Fast) {
-                Err(Stop::Candidate(failure)) if failure.kind == FailureKind::CompileError => {
+                Err(Stop::Candidate(failure)) if needs_full(&failure) => {
                     tracing::debug!(detail = failure.detail, "the fast headers do not serve");
                 }
                 Err(stop) => return Err(stop),
@@ -232,7 +234,7 @@ impl Judge {
                 return Err(compiler_said(text));
             }
             if let Some(symbol) = undefined_symbol(text) {
-                return Err(compiler_said(&format!("undefined symbol: {symbol}")));
+                return Err(compiler_said(&format!("{UNDEFINED}{symbol}")));
             }
         }
         Ok(())
@@ -272,6 +274,13 @@ fn compiler_said(text: &str) -> Stop {
     };
     let lines: Vec<&str> = text.lines().filter(own).take(12).collect();
     Stop::Candidate(Failure::new(FailureKind::CompileError, fault::scrub(&lines.join("\n"))))
+}
+
+/// Whether torch's own headers could still build it. Both ways link with the same libraries, and
+/// all that our headers declare is in them: what they lack only the candidate can have meant to
+/// define.
+fn needs_full(failure: &Failure) -> bool {
+    failure.kind == FailureKind::CompileError && !failure.detail.starts_with(UNDEFINED)
 }
 
 /// A symbol that neither torch nor CUDA offers; Python's own come from the running interpreter.

@@ -25,17 +25,26 @@ auto wrap_pybind_function(F&& function) {
 
 namespace pybind11 {
 
+struct none {};
+
 // A named argument, perhaps with a default.
 struct arg {
   explicit arg(const char* name) : name(name) {}
   template <typename T>
   arg operator=(const T& value) const {
+    if constexpr (std::is_same_v<T, none>) return *this = nullptr;
+    else return with(keck::to_python(value));
+  }
+  arg operator=(std::nullptr_t) const { return with(keck::to_python(nullptr)); }
+  const char* name;
+  PyObject* standard = nullptr;  // kept as long as the process; an error shows in module_of
+
+ private:
+  arg with(PyObject* value) const {
     arg copy(name);
-    copy.standard = keck::to_python(value);
+    copy.standard = value;
     return copy;
   }
-  const char* name;
-  PyObject* standard = nullptr;  // kept as long as the module's process
 };
 
 }  // namespace pybind11

@@ -8,6 +8,7 @@ use events::outcome::{Backend, Failure, FailureKind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::blame;
 use crate::cache::Weigh;
 use crate::error::Error;
 use crate::fault;
@@ -177,7 +178,7 @@ impl Judge {
         let auto = self.config.headers == HeadersPolicy::Auto;
         if auto && tools.serves(extension, self.device.arch()) {
             match self.compile_with(extension, index, tools, Headers::Fast) {
-                Err(Stop::Candidate(failure)) if needs_full(&failure) => {
+                Err(Stop::Candidate(failure)) if needs_full(&failure, tools) => {
                     tracing::debug!(detail = failure.detail, "the fast headers do not serve");
                 }
                 Err(stop) => return Err(stop),
@@ -278,9 +279,11 @@ fn compiler_said(text: &str) -> Stop {
 
 /// Whether torch's own headers could still build it. Both ways link with the same libraries, and
 /// all that our headers declare is in them: what they lack only the candidate can have meant to
-/// define.
-fn needs_full(failure: &Failure) -> bool {
-    failure.kind == FailureKind::CompileError && !failure.detail.starts_with(UNDEFINED)
+/// define. Nor can other headers help with a name that none of them holds.
+fn needs_full(failure: &Failure, tools: &Toolchain) -> bool {
+    failure.kind == FailureKind::CompileError
+        && !failure.detail.starts_with(UNDEFINED)
+        && blame::unknown_name(&failure.detail, tools).is_none()
 }
 
 /// A symbol that neither torch nor CUDA offers; Python's own come from the running interpreter.

@@ -32,6 +32,7 @@
 //! Not covered yet: contents that rotate while timing, guard regions around GPU memory, a clock
 //! outside of the candidate's process.
 
+mod blame;
 mod cache;
 mod compile;
 mod config;

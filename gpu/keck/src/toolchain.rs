@@ -62,6 +62,15 @@ impl Toolchain {
         &self.nvcc
     }
 
+    /// Where all headers are that a compiler may find.
+    pub fn header_folders(&self) -> Vec<PathBuf> {
+        let mut folders = vec![self.torch.join("include"), self.cuda.join("include")];
+        folders.extend([self.python_include.clone(), "/usr/include".into()]);
+        let gcc = std::fs::read_dir("/usr/lib/gcc").into_iter().flatten().flatten();
+        folders.extend(gcc.map(|entry| entry.path()));
+        folders
+    }
+
     /// The files and commands that build one extension.
     pub fn plan(&self, extension: &Extension, name: &str, arch: &str, headers: Headers) -> Plan {
         let common = self.common(name, headers);

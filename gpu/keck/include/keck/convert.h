@@ -23,14 +23,9 @@ struct Argument<at::Tensor> {
   at::Tensor value;
   bool load(PyObject* from) {
     if (!PyObject_TypeCheck(from, reinterpret_cast<PyTypeObject*>(THPVariableClass))) return false;
-    static PyObject* const name = PyUnicode_InternFromString("_cdata");
-    PyObject* address = PyObject_GetAttr(from, name);
-    if (!address) return false;
-    void* implementation = PyLong_AsVoidPtr(address);
-    Py_DECREF(address);
-    if (!implementation) return false;
-    // A tensor of torch is this pointer; the copy adds a count of its own.
-    value = *reinterpret_cast<const at::Tensor*>(&implementation);
+    // `struct THPVariable { PyObject_HEAD; at::Tensor cdata; ... }` of
+    // torch/csrc/autograd/python_variable.h; the copy adds a count of its own.
+    value = *reinterpret_cast<const at::Tensor*>(reinterpret_cast<char*>(from) + sizeof(PyObject));
     return true;
   }
 };

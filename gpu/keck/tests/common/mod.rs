@@ -90,6 +90,10 @@ fn judged(
     if let Build::Rejected(failure) = &build {
         return Ok((word(failure).to_owned(), failure.detail.clone()));
     }
+    let headers = match &build {
+        Build::Cuda { headers, .. } => format!("headers {headers:?} "),
+        _ => String::new(),
+    };
     let measurement = judge.measure(&MeasureJob {
         module_source: module.to_owned(),
         kernel_source: case.source.clone(),
@@ -106,7 +110,7 @@ fn judged(
         Execution::TaskAtFault(fault, text) => {
             ("task_refused".to_owned(), format!("{fault:?} {text}"))
         }
-        Execution::NoDevice => ("no_device".to_owned(), String::new()),
+        Execution::NoDevice => ("no_device".to_owned(), headers),
         Execution::Ran { trials, timing, launches } => {
             let loose = !measurement.device.starts_with("cpu") && multiplies(module);
             for (index, trial) in trials.iter().enumerate() {
@@ -114,7 +118,7 @@ fn judged(
                     return Ok(("incorrect".to_owned(), format!("trial {index}: {text}")));
                 }
             }
-            ("correct".to_owned(), format!("launches {launches} {}", show(&timing)))
+            ("correct".to_owned(), format!("{headers}launches {launches} {}", show(&timing)))
         }
     })
 }

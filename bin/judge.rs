@@ -98,7 +98,7 @@ impl Judge for KeckJudge {
         let job = BuildJob { source: source.to_owned(), backend };
         match self.keck.build(&job).map_err(|e| WorldFailed(e.to_string()))? {
             Build::Ready => Ok(Ok(Digest::of(source.as_bytes()))),
-            Build::Cuda { artifact } => {
+            Build::Cuda { artifact, .. } => {
                 let name = artifact.file_name().unwrap_or_default();
                 Ok(Ok(Digest::of(name.as_encoded_bytes())))
             }
@@ -153,6 +153,10 @@ pub fn report(judged: &Judged, profile: Rules) -> Value {
         "timed_by": speed.map(|s| if s.graph { "graph" } else { "calls" }),
         "too_small_to_rank": speed.map(|s| s.too_small),
         "profile": profile,
+        "headers": match judged {
+            Judged::Measured(measurement) => json!(measurement.headers),
+            Judged::Refused(_) => Value::Null,
+        },
         "measurement": Digest::of(&bytes.unwrap_or_default()).hex(),
         "facts": facts,
     })

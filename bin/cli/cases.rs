@@ -157,9 +157,10 @@ pub fn judge_cases(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
             );
         } else {
             let reason: String = word("reason").replace('\n', " | ").chars().take(110).collect();
+            let headers = found["headers"].as_str().map_or(String::new(), |h| format!("{h} "));
             let speedup = found["speedup"].as_f64().map_or(String::new(), |s| format!("{s:.2}x "));
             println!(
-                "{mark} {:40} {:13} {outcome:13} {seconds:5.1} s  {speedup}{reason}",
+                "{mark} {:40} {:13} {outcome:13} {seconds:5.1} s  {headers}{speedup}{reason}",
                 case.name, accepted[0]
             );
         }

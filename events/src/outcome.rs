@@ -130,7 +130,7 @@ pub struct Measurement {
 }
 
 /// What `torch/extension.h` was when a CUDA candidate was compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Headers {
     /// The judge's small header set.

@@ -4,13 +4,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use events::outcome::{Backend, Failure, FailureKind, Headers};
+use events::outcome::{Backend, Failure, FailureKind};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::blame;
 use crate::cache::Weigh;
 use crate::error::Error;
 use crate::fault;
+use crate::headers::{self, Headers, HeadersPolicy};
 use crate::judge::{Judge, lock};
 use crate::measure::{Stop, heard};
 use crate::rules;
@@ -24,6 +26,8 @@ const SOURCE_MAX: usize = 256 * 1024;
 
 /// Compilers get this many times their processor time by the clock on the wall.
 const STARVED: u32 = 10;
+/// What the linker's verdict starts with.
+const UNDEFINED: &str = "undefined symbol: ";
 /// Flags are dropped anyway; those that would run a command in a shell are no mistake.
 const SHELL: [char; 8] = ['`', '$', ';', '|', '&', '<', '>', '\n'];
 
@@ -45,6 +49,8 @@ pub enum Build {
     Cuda {
         /// Folder with the shared objects and their list.
         artifact: PathBuf,
+        /// Torch's headers if any extension needed them.
+        headers: Headers,
     },
     /// The candidate's own fault.
     Rejected(Failure),
@@ -53,7 +59,10 @@ pub enum Build {
 impl Build {
     /// What a CUDA candidate was compiled with.
     pub fn headers(&self) -> Option<Headers> {
-        matches!(self, Build::Cuda { .. }).then_some(Headers::Full)
+        match self {
+            Build::Cuda { headers, .. } => Some(*headers),
+            Build::Ready | Build::Rejected(_) => None,
+        }
     }
 }
 
@@ -90,14 +99,16 @@ impl Weigh for Compiled {
 }
 
 impl Judge {
-    /// Builds a candidate. Triton has nothing to build; CUDA is compiled with nvcc, which takes up
-    /// to a minute or more where the source includes torch's headers.
+    /// Builds a candidate. Triton has nothing to build; CUDA is compiled with nvcc: in seconds where
+    /// the judge's own headers serve, else with torch's, which take a minute or more.
     pub fn build(&self, job: &BuildJob) -> Result<Build, Error> {
         if job.backend == Backend::Triton {
             return Ok(Build::Ready);
         }
         let toolchain = Toolchain::find(&self.config.python)?;
-        let identity = format!("{}/{}/{}", toolchain.identity(), self.device.arch(), job.source);
+        let policy = self.config.headers;
+        let setting = format!("{}/{policy:?}/{}", toolchain.identity(), self.device.arch());
+        let identity = format!("{setting}/{}", job.source);
         let key = blake3::hash(identity.as_bytes());
         if let Some(found) = lock(&self.builds).get(&key) {
             return Ok(found.0.clone());
@@ -105,7 +116,7 @@ impl Judge {
         let _slot = self.slot();
         let folder = self.scratch.path().join(format!("build-{}", key.to_hex()));
         let build = match self.build_cuda(job, &toolchain, &folder) {
-            Ok(()) => Build::Cuda { artifact: folder },
+            Ok(headers) => Build::Cuda { artifact: folder, headers },
             Err(Stop::Candidate(failure)) => Build::Rejected(failure),
             Err(Stop::World(error)) => return Err(error),
         };
@@ -113,10 +124,16 @@ impl Judge {
         Ok(build)
     }
 
-    fn build_cuda(&self, job: &BuildJob, tools: &Toolchain, folder: &Path) -> Result<(), Stop> {
+    fn build_cuda(
+        &self,
+        job: &BuildJob,
+        tools: &Toolchain,
+        folder: &Path,
+    ) -> Result<Headers, Stop> {
         let extensions = self.collect(&job.source)?;
         fs::create_dir_all(folder).map_err(Error::system("making a build folder"))?;
         let mut artifacts = Vec::new();
+        let mut used = Headers::Fast;
         for (index, extension) in extensions.iter().enumerate() {
             if let Some(flag) = extension.flags.iter().find(|f| f.contains(SHELL)) {
                 let detail = format!("compiler-flags: {}", fault::scrub(flag));
@@ -126,7 +143,8 @@ impl Judge {
             if let Some(failure) = rules::inspect_cuda(text.map(String::as_str)) {
                 return Err(Stop::Candidate(failure));
             }
-            let artifact = self.compile(extension, index, tools)?;
+            let (artifact, headers) = self.compile(extension, index, tools)?;
+            used = used.max(headers);
             fs::write(folder.join(&artifact.file), &artifact.bytes)
                 .map_err(Error::system("writing a shared object"))?;
             artifacts.push(artifact);
@@ -134,7 +152,7 @@ impl Judge {
         let list = serde_json::to_vec(&artifacts).map_err(|e| Error::Bug(e.to_string()))?;
         fs::write(folder.join("artifacts.json"), list)
             .map_err(Error::system("writing a build's list"))?;
-        Ok(())
+        Ok(used)
     }
 
     /// Runs the candidate's file only to see what it hands to `load_inline`.
@@ -159,20 +177,47 @@ impl Judge {
         Ok(extensions)
     }
 
+    /// With the judge's own headers if they serve, else with torch's. Only what torch's headers
+    /// refuse as well is the candidate's fault.
     fn compile(
         &self,
         extension: &Extension,
         index: usize,
         tools: &Toolchain,
+    ) -> Result<(Artifact, Headers), Stop> {
+        let auto = self.config.headers == HeadersPolicy::Auto;
+        if auto && tools.serves(extension, self.device.arch()) {
+            match self.compile_with(extension, index, tools, Headers::Fast) {
+                Err(Stop::Candidate(failure)) if needs_full(&failure, tools) => {
+                    tracing::debug!(detail = failure.detail, "the fast headers do not serve");
+                }
+                Err(stop) => return Err(stop),
+                Ok(artifact) => return Ok((artifact, Headers::Fast)),
+            }
+        }
+        let artifact = self.compile_with(extension, index, tools, Headers::Full)?;
+        Ok((artifact, Headers::Full))
+    }
+
+    fn compile_with(
+        &self,
+        extension: &Extension,
+        index: usize,
+        tools: &Toolchain,
+        headers: Headers,
     ) -> Result<Artifact, Stop> {
         let name = format!("keck_extension_{index}");
         let file = format!("{name}.so");
-        let plan = tools.plan(extension, &name, self.device.arch())?;
+        let plan = tools.plan(extension, &name, self.device.arch(), headers);
         let mut session = self.worker("tools")?;
         let files: Vec<(&str, &[u8])> =
             plan.files.iter().map(|(n, text)| (*n, text.as_bytes())).collect();
         let short = self.config.import_timeout;
         tool(self.ask(&mut session, json!({ "do": "write" }), &files, short)?)?;
+        if headers == Headers::Fast {
+            let question = json!({ "do": "unpack", "folder": headers::FOLDER });
+            tool(self.ask(&mut session, question, &[("files", &headers::packed())], short)?)?;
+        }
         for commands in [&plan.compile, &plan.link] {
             self.run_compilers(&mut session, commands)?;
         }
@@ -200,7 +245,7 @@ impl Judge {
                 return Err(compiler_said(text));
             }
             if let Some(symbol) = undefined_symbol(text) {
-                return Err(compiler_said(&format!("undefined symbol: {symbol}")));
+                return Err(compiler_said(&format!("{UNDEFINED}{symbol}")));
             }
         }
         Ok(())
@@ -209,7 +254,7 @@ impl Judge {
 
 /// The shared objects of a build.
 pub(crate) fn artifacts(build: &Build) -> Result<Vec<Artifact>, Error> {
-    let Build::Cuda { artifact } = build else { return Ok(Vec::new()) };
+    let Build::Cuda { artifact, .. } = build else { return Ok(Vec::new()) };
     let list = fs::read(artifact.join("artifacts.json"))
         .map_err(Error::system("reading a build's list"))?;
     let mut artifacts: Vec<Artifact> =
@@ -240,6 +285,15 @@ fn compiler_said(text: &str) -> Stop {
     };
     let lines: Vec<&str> = text.lines().filter(own).take(12).collect();
     Stop::Candidate(Failure::new(FailureKind::CompileError, fault::scrub(&lines.join("\n"))))
+}
+
+/// Whether torch's own headers could still build it. Both ways link with the same libraries, and
+/// all that our headers declare is in them: what they lack only the candidate can have meant to
+/// define. Nor can other headers help with a name that none of them holds.
+fn needs_full(failure: &Failure, tools: &Toolchain) -> bool {
+    failure.kind == FailureKind::CompileError
+        && !failure.detail.starts_with(UNDEFINED)
+        && blame::unknown_name(&failure.detail, tools).is_none()
 }
 
 /// A symbol that neither torch nor CUDA offers; Python's own come from the running interpreter.

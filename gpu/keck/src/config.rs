@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::headers::HeadersPolicy;
+
 /// How workers are kept apart from the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
@@ -28,6 +30,8 @@ pub struct Config {
     pub trial_timeout: Duration,
     /// Processor time that one compiler of one candidate may take.
     pub build_timeout: Duration,
+    /// Headers that CUDA candidates are built with.
+    pub headers: HeadersPolicy,
     /// Memory a worker may take beyond the warm process, in MiB.
     pub memory_mib: u64,
     /// Device memory that torch's allocator gives to a worker, in MiB.
@@ -53,6 +57,7 @@ impl Default for Config {
             import_timeout: Duration::from_secs(20),
             trial_timeout: Duration::from_secs(20),
             build_timeout: Duration::from_secs(150),
+            headers: HeadersPolicy::Auto,
             memory_mib: 4096,
             gpu_memory_mib: 24 * 1024,
             file_mib: 1024,

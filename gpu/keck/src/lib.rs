@@ -25,9 +25,14 @@
 //! world's and never a verdict. Deadlines do not count time in which a worker was ready to run but
 //! got no processor.
 //!
+//! **CUDA builds.** Candidates include torch's headers, which take most of a minute. A small set
+//! of our own stands in for them ([`Headers::Fast`]); what it cannot serve is built with the real
+//! ones, and the result says which.
+//!
 //! Not covered yet: contents that rotate while timing, guard regions around GPU memory, a clock
-//! outside of the candidate's process, quick CUDA builds (torch's headers take up to a minute).
+//! outside of the candidate's process.
 
+mod blame;
 mod cache;
 mod compile;
 mod config;
@@ -35,6 +40,7 @@ mod device;
 mod doctor;
 mod error;
 mod fault;
+mod headers;
 mod judge;
 mod measure;
 mod poll;
@@ -55,6 +61,7 @@ pub use compile::{Build, BuildJob};
 pub use config::{Config, Isolation};
 pub use doctor::{Check, doctor};
 pub use error::Error;
+pub use headers::{Headers, HeadersPolicy};
 pub use judge::Judge;
 pub use measure::MeasureJob;
 pub use purity::POLICY_VERSION;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::compile::Extension;
 use crate::error::Error;
+use crate::headers::{self, Headers};
 
 /// Where nvcc, torch's headers and Python's headers are.
 #[derive(Clone, Debug)]
@@ -12,6 +13,7 @@ pub(crate) struct Toolchain {
     cuda: PathBuf,
     torch: PathBuf,
     python_include: PathBuf,
+    known_torch: bool,
 }
 
 /// Files and commands of one build.
@@ -31,19 +33,30 @@ impl Toolchain {
         let missing = |what: &str| Error::ToolchainMissing(what.to_owned());
         let prefix = python.parent().and_then(Path::parent).ok_or_else(|| missing("no prefix"))?;
         let packages = site_packages(prefix).ok_or_else(|| missing("no site-packages"))?;
-        let nvcc = find_nvcc(&packages.join("nvidia")).ok_or_else(|| missing("no bin/nvcc"))?;
+        let nvcc = find_nvcc(&packages.join("nvidia"))
+            .or_else(system_nvcc)
+            .ok_or_else(|| missing("no bin/nvcc"))?;
         let cuda = nvcc.parent().and_then(Path::parent).ok_or_else(|| missing("no CUDA root"))?;
         let torch = packages.join("torch");
         let python_include = python_headers(python).ok_or_else(|| missing("no Python.h"))?;
         if !torch.join("include/torch/csrc/api/include/torch").is_dir() {
             return Err(missing("no torch headers"));
         }
-        Ok(Self { cuda: cuda.to_owned(), torch, nvcc, python_include })
+        let known_torch = torch_version(&torch) == Some(headers::TORCH);
+        Ok(Self { cuda: cuda.to_owned(), torch, nvcc, python_include, known_torch })
     }
 
     /// What results depend on beside the source.
     pub fn identity(&self) -> String {
-        format!("{}|{}|flags-1", self.nvcc.display(), self.torch.display())
+        let headers = headers::identity();
+        format!("{}|{}|{headers}|flags-2", self.nvcc.display(), self.torch.display())
+    }
+
+    /// Whether an extension may be tried with our own headers.
+    pub fn serves(&self, extension: &Extension, arch: &str) -> bool {
+        // Before 8.0 torch rounds to bfloat16 in another way.
+        let recent = arch.trim_end_matches('a').parse().is_ok_and(|number: u32| number >= 80);
+        self.known_torch && recent && headers::serve(extension)
     }
 
     /// Where nvcc is.
@@ -51,9 +64,18 @@ impl Toolchain {
         &self.nvcc
     }
 
+    /// Where all headers are that a compiler may find.
+    pub fn header_folders(&self) -> Vec<PathBuf> {
+        let mut folders = vec![self.torch.join("include"), self.cuda.join("include")];
+        folders.extend([self.python_include.clone(), "/usr/include".into()]);
+        let gcc = std::fs::read_dir("/usr/lib/gcc").into_iter().flatten().flatten();
+        folders.extend(gcc.map(|entry| entry.path()));
+        folders
+    }
+
     /// The files and commands that build one extension.
-    pub fn plan(&self, extension: &Extension, name: &str, arch: &str) -> Result<Plan, Error> {
-        let common = self.common(name);
+    pub fn plan(&self, extension: &Extension, name: &str, arch: &str, headers: Headers) -> Plan {
+        let common = self.common(name, headers);
         let mut gxx = vec!["g++".to_owned(), "-O1".into(), "-fPIC".into(), "-w".into()];
         gxx.extend(common.clone());
         gxx.extend(["-c", "main.cpp", "-o", "main.o"].map(str::to_owned));
@@ -68,33 +90,48 @@ impl Toolchain {
             "-fPIC".into(),
         ];
         nvcc.extend(common);
+        if headers::binds(extension) {
+            nvcc.push("-DKECK_BINDS".to_owned());
+        }
         nvcc.extend(["-c", "cuda.cu", "-o", "cuda.o"].map(str::to_owned));
-        let link = self.link(name);
-        Ok(Plan {
+        Plan {
             files: vec![("main.cpp", binding(extension)), ("cuda.cu", device_code(extension))],
             compile: vec![gxx, nvcc],
-            link: vec![link],
-        })
+            link: vec![self.link(name)],
+        }
     }
 
-    fn common(&self, name: &str) -> Vec<String> {
+    /// Our headers never mix with torch's, which are then not on the path at all.
+    fn common(&self, name: &str, headers: Headers) -> Vec<String> {
         let include = |path: PathBuf| format!("-I{}", path.display());
-        vec![
+        let mut options = vec![
             "-std=c++17".into(),
             format!("-DTORCH_EXTENSION_NAME={name}"),
             "-DTORCH_API_INCLUDE_EXTENSION_H".into(),
-            include(self.torch.join("include")),
-            include(self.torch.join("include/torch/csrc/api/include")),
-            include(self.cuda.join("include")),
-            include(self.python_include.clone()),
-        ]
+        ];
+        options.extend(match headers {
+            Headers::Fast => vec![include(headers::FOLDER.into())],
+            Headers::Full => vec![
+                include(self.torch.join("include")),
+                include(self.torch.join("include/torch/csrc/api/include")),
+            ],
+        });
+        options.push(include(self.cuda.join("include")));
+        options.push(include(self.python_include.clone()));
+        options
+    }
+
+    /// `lib64` in a toolkit of the machine, `lib` in one from PyPI.
+    fn cuda_libraries(&self) -> PathBuf {
+        let wide = self.cuda.join("lib64");
+        if wide.is_dir() { wide } else { self.cuda.join("lib") }
     }
 
     fn link(&self, name: &str) -> Vec<String> {
         let mut command: Vec<String> =
             ["g++", "-shared", "main.o", "cuda.o", "-o"].map(str::to_owned).into();
         command.push(format!("{name}.so"));
-        for folder in [self.torch.join("lib"), self.cuda.join("lib")] {
+        for folder in [self.torch.join("lib"), self.cuda_libraries()] {
             command.push(format!("-L{}", folder.display()));
             command.push(format!("-Wl,-rpath,{}", folder.display()));
         }
@@ -104,7 +141,7 @@ impl Toolchain {
         command.extend(["-l:libcudart.so.13", "-Wl,--no-as-needed"].map(str::to_owned));
         // Python's symbols stay open; the judge reads the warnings to find the others.
         command.extend(["-Wl,-z,defs", "-Wl,--warn-unresolved-symbols"].map(str::to_owned));
-        command.push(format!("-Wl,-rpath-link,{}", self.cuda.join("lib").display()));
+        command.push(format!("-Wl,-rpath-link,{}", self.cuda_libraries().display()));
         command
     }
 }
@@ -143,6 +180,16 @@ fn is_identifier(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
+/// Major and minor version from the header that torch installs for it.
+fn torch_version(torch: &Path) -> Option<(u32, u32)> {
+    let text = std::fs::read_to_string(torch.join("include/torch/headeronly/version.h")).ok()?;
+    let number = |name: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(&format!("#define {name} ")))?;
+        line.trim().parse().ok()
+    };
+    Some((number("TORCH_VERSION_MAJOR")?, number("TORCH_VERSION_MINOR")?))
+}
+
 fn site_packages(prefix: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(prefix.join("lib")).ok()?;
     let folders = entries.flatten().map(|e| e.path().join("site-packages"));
@@ -154,6 +201,13 @@ fn find_nvcc(nvidia: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(nvidia).ok()?;
     let places = entries.flatten().map(|e| e.path().join("bin/nvcc"));
     places.into_iter().find(|path| path.is_file())
+}
+
+/// The machine's own CUDA toolkit, where the environment has none.
+fn system_nvcc() -> Option<PathBuf> {
+    let named = std::env::var_os("CUDA_HOME").map(PathBuf::from);
+    let roots = named.into_iter().chain([PathBuf::from("/usr/local/cuda")]);
+    roots.filter_map(|root| std::fs::canonicalize(root.join("bin/nvcc")).ok()).next()
 }
 
 /// The headers of the Python that the environment was made from.

@@ -2,6 +2,7 @@
 code of a candidate runs here, but its text goes through the compilers, which are hostile enough
 for the same confinement."""
 
+import json
 import os
 import resource
 import subprocess
@@ -14,7 +15,7 @@ OUTPUT_MAX = 16384
 
 def serve(sock, config):
     os.environ["PATH"] = "/usr/local/bin:/usr/bin:/bin"
-    handlers = {"write": write, "run": run, "fetch": fetch}
+    handlers = {"write": write, "unpack": unpack, "run": run, "fetch": fetch}
     while True:
         message, blobs = wire.receive(sock)
         if message is None:
@@ -30,6 +31,16 @@ def write(_message, blobs):
     for name, data in blobs.items():
         with open(name, "wb") as file:
             file.write(data)
+    return {}, []
+
+
+def unpack(message, blobs):
+    """Writes the judge's headers into sub-folders of a folder. Names are the judge's as well."""
+    for name, text in json.loads(bytes(blobs["files"])).items():
+        path = os.path.join(message["folder"], name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
     return {}, []
 
 

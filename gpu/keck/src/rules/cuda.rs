@@ -25,6 +25,12 @@ pub fn inspect_literals(texts: &[String]) -> Option<String> {
     code.iter().find_map(|t| check(t)).or_else(|| check_launches(&whole))
 }
 
+/// Names of the headers that a source includes.
+pub fn includes(source: &str) -> Vec<String> {
+    let name = |t| if let Token::Include(name) = t { Some(name) } else { None };
+    tokens(source).into_iter().filter_map(name).collect()
+}
+
 /// Names of the `__global__` functions of a source.
 pub fn kernel_names(source: &str) -> Vec<String> {
     let tokens = tokens(source);
@@ -74,6 +80,7 @@ fn check_at(rest: &[Token], before: Option<&Token>) -> Option<String> {
             }
             check_name(name, rest, before)
         }
+        Token::Text(text) => check_symbol(text),
         _ => None,
     }
 }
@@ -97,6 +104,9 @@ fn check_name(name: &str, rest: &[Token], before: Option<&Token>) -> Option<Stri
     let next_is = |mark: &str| matches!(rest.get(1), Some(Token::Mark(m)) if *m == mark);
     if name == "namespace" {
         return check_namespace(rest, before);
+    }
+    if ["asm", "__asm", "__asm__"].contains(&name) {
+        return check_asm(rest);
     }
     if !next_is("::") {
         return None;
@@ -127,14 +137,33 @@ fn check_name(name: &str, rest: &[Token], before: Option<&Token>) -> Option<Stri
     }
 }
 
-/// Second names for torch's namespaces would hide what is called.
+/// No string names a function of torch.
+fn check_symbol(text: &str) -> Option<String> {
+    let found = SYMBOLS_REFUSED.iter().find(|part| text.contains(**part))?;
+    Some(format!("symbol-name: {found} in a string"))
+}
+
+/// PTX holds no linker names, not even in parts or written as numbers of characters.
+fn check_asm(rest: &[Token]) -> Option<String> {
+    let inside = rest.iter().skip(1).take_while(|t| !matches!(t, Token::Mark(";" | "{")));
+    let text: String = inside
+        .filter_map(|t| if let Token::Text(text) = t { Some(text.as_str()) } else { None })
+        .collect();
+    let mut escapes = text.split('\\').skip(1).map(|part| part.chars().next());
+    let odd = escapes.any(|c| c.is_some_and(|c| c.is_ascii_digit() || "xuUN".contains(c)));
+    let hidden = odd || text.contains("_Z");
+    check_symbol(&text).or_else(|| hidden.then(|| "symbol-name: a linker name in asm".to_owned()))
+}
+
+/// Second names for torch's namespaces would hide what is called, and so would code inside them.
 fn check_namespace(rest: &[Token], before: Option<&Token>) -> Option<String> {
     let used = matches!(before, Some(Token::Name(n)) if n == "using");
     let alias = matches!(rest.get(2), Some(Token::Mark("=")));
     let target = if alias { rest.get(3) } else { rest.get(1) };
     let Some(Token::Name(target)) = target else { return None };
     let hidden = ["at", "torch", "c10", "thrust", "pybind11"].contains(&target.as_str());
-    (hidden && (alias || used)).then(|| format!("namespace-alias: {target}"))
+    let kind = if alias || used { "namespace-alias" } else { "namespace-reopened" };
+    hidden.then(|| format!("{kind}: {target}"))
 }
 
 fn is_name(token: &Token, wanted: &str) -> bool {
@@ -158,6 +187,13 @@ mod tests {
     }
 
     #[test]
+    fn inline_ptx_passes() {
+        let text = "asm volatile(\"{\\n\\t\" \"add.f32 %0, %1, %2;\\n}\" : \"=f\"(d) : \"f\"(a), \"f\"(b));";
+        assert_eq!(broken(text), None);
+        assert_eq!(broken("namespace { constexpr int n = 4; }\nnamespace mine { int m; }"), None);
+    }
+
+    #[test]
     fn plumbing_passes() {
         assert_eq!(
             broken("auto s = at::cuda::getCurrentCUDAStream(); auto o = at::empty_like(a);"),
@@ -177,6 +213,30 @@ mod tests {
             "#include \"/etc/passwd\"",
             "namespace q = at;",
             "std::thread([] {}).detach();",
+        ] {
+            assert!(broken(text).is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn inner_names_of_torch_and_of_the_judge_are_out_of_reach() {
+        for text in [
+            "extern \"C\" int aoti_torch_cpu_mm_out(void*, void*, void*);",
+            "extern \"C\" int torch_call_dispatcher(const char*, const char*, void*, unsigned long);",
+            "#define CALL aoti_torch_zero_",
+            "PyObject* THPVariable_Wrap(const at::Tensor&);",
+            "auto s = keck::sizes({1});",
+            "#define KECK_BINDS",
+            "#include \"keck/native.h\"",
+            "extern \"C\" PyObject* PyInit_other() { return nullptr; }",
+            "at::_ops::zeros::call({}, {}, {}, {}, {});",
+            "namespace at { auto f(Tensor x) { return relu(x); } }",
+            "namespace torch::native { int x; }",
+            "namespace c10 { struct Half; }",
+            "at::Tensor mm(at::Tensor) asm(\"_ZN2at2mmE\");",
+            "at::Tensor mm(at::Tensor) asm(\"_Z\" \"N2\" \"at2mmE\");",
+            "at::Tensor mm(at::Tensor) __asm__(\"\\x5fZN2at2mmE\");",
+            "void* p = find(\"aoti_torch_cpu_mm_out\");",
         ] {
             assert!(broken(text).is_some(), "{text}");
         }

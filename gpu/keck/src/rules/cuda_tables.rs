@@ -38,7 +38,12 @@ pub const STARTS_REFUSED: &str = "\
     cudaStreamBegin cudaStreamSet cudaStreamUpdate cudaDeviceReset cudaDeviceSetLimit \
     cudaDeviceSetCacheConfig cudaCtxResetPersisting cudaLaunchHostFunc cudaStreamAddCallback \
     cudaEvent cudaIpc cudaHostRegister cudaProfiler cuStream cuCtx cuGraph cuModule cuLaunchHost \
-    nvrtc pthread_ PyRun_ PyImport_ PyObject_ PyEval_ dlsym";
+    nvrtc pthread_ PyRun_ PyImport_ PyObject_ PyEval_ PyInit_ dlsym aoti_ torch_call_dispatcher \
+    torch_library_impl torch_set_ THPVariable THPDtype AtenTensor keck KECK_";
+
+/// Parts of linker names in strings: `asm("name")` after a declaration makes it another function.
+pub const SYMBOLS_REFUSED: [&str; 6] =
+    ["_ZN2at", "_ZN3c10", "_ZN5torch", "aoti_torch", "torch_call_dispatcher", "THPVariable"];
 
 /// Whole identifiers.
 pub const NAMES_REFUSED: &str = "\

@@ -93,6 +93,10 @@ fn judged(
     if let Build::Rejected(failure) = &build {
         return Ok((failure.kind.outcome().to_owned(), failure.detail.clone()));
     }
+    let headers = match &build {
+        Build::Cuda { headers, .. } => format!("headers {headers:?} "),
+        _ => String::new(),
+    };
     let measurement = judge.measure(&MeasureJob {
         module_source: module.to_owned(),
         kernel_source: case.source.clone(),
@@ -109,9 +113,9 @@ fn judged(
         Execution::TaskAtFault(fault, text) => {
             ("task_refused".to_owned(), format!("{fault:?} {text}"))
         }
-        Execution::NoDevice => ("no_device".to_owned(), String::new()),
+        Execution::NoDevice => ("no_device".to_owned(), headers),
         Execution::Ran { launches, .. } => {
-            let text = format!("launches {launches}");
+            let text = format!("{headers}launches {launches}");
             match verdict(&measurement, Rules::Strict) {
                 Some(found) if found.is_correct() => ("correct".to_owned(), text),
                 found => ("incorrect".to_owned(), format!("{found:?}")),

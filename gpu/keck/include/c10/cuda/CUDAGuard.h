@@ -1,0 +1,3 @@
+// Stands in for the header of this name in PyTorch.
+#pragma once
+#include "keck/cuda.h"

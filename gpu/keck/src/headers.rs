@@ -38,7 +38,7 @@ const FILES: &[(&str, &str)] = files!(
     "c10/cuda/CUDAMacros.h" "c10/cuda/CUDAStream.h" "c10/macros/Macros.h" "c10/util/ArrayRef.h"
     "c10/util/BFloat16.h" "c10/util/Exception.h" "c10/util/Half.h" "c10/util/Optional.h"
     "keck/accessor.h" "keck/base.h" "keck/bind.h" "keck/convert.h" "keck/cuda.h"
-    "keck/dispatch.h" "keck/guard.h" "keck/half.h" "keck/native.h" "keck/options.h"
+    "keck/dispatch.h" "keck/guard.h" "keck/half.h" "keck/make.h" "keck/native.h" "keck/options.h"
     "keck/tensor.h" "pybind11/pybind11.h" "pybind11/stl.h" "torch/all.h" "torch/extension.h"
     "torch/python.h" "torch/torch.h" "torch/types.h"
 );

@@ -90,6 +90,11 @@ impl Toolchain {
             "-fPIC".into(),
         ];
         nvcc.extend(common);
+        if headers == Headers::Fast {
+            // Types of ours carry torch's names: no library may take one for the other.
+            gxx.push("-fvisibility=hidden".to_owned());
+            nvcc.extend(["-Xcompiler", "-fvisibility=hidden"].map(str::to_owned));
+        }
         if headers::binds(extension) {
             nvcc.push("-DKECK_BINDS".to_owned());
         }

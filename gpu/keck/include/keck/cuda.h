@@ -4,7 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "keck/tensor.h"
+#include "keck/make.h"
 
 namespace c10 {
 namespace cuda {

@@ -2,7 +2,7 @@
 // ATen/OpMathType.h and ATen/AccumulateType.h. Complex types are not served.
 #pragma once
 
-#include "keck/tensor.h"
+#include "keck/make.h"
 
 namespace keck {
 inline c10::ScalarType switched(c10::ScalarType type) { return type; }

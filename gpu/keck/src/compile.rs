@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use events::outcome::{Backend, Failure, FailureKind};
 use serde::{Deserialize, Serialize};
@@ -218,8 +219,12 @@ impl Judge {
             let question = json!({ "do": "unpack", "folder": headers::FOLDER });
             tool(self.ask(&mut session, question, &[("files", &headers::packed())], short)?)?;
         }
+        let limit = match headers {
+            Headers::Fast => self.config.fast_build_timeout,
+            Headers::Full => self.config.build_timeout,
+        };
         for commands in [&plan.compile, &plan.link] {
-            self.run_compilers(&mut session, commands)?;
+            self.run_compilers(&mut session, commands, limit)?;
         }
         let question = json!({ "do": "fetch", "file": file });
         let mut reply = tool(self.ask(&mut session, question, &[], short)?)?;
@@ -230,8 +235,12 @@ impl Judge {
 }
 
 impl Judge {
-    fn run_compilers(&self, session: &mut Session, commands: &[Vec<String>]) -> Result<(), Stop> {
-        let limit = self.config.build_timeout;
+    fn run_compilers(
+        &self,
+        session: &mut Session,
+        commands: &[Vec<String>],
+        limit: Duration,
+    ) -> Result<(), Stop> {
         let question = json!({ "do": "run", "commands": commands, "cpu": limit.as_secs().max(1) });
         let reply = tool(self.ask(session, question, &[], limit * STARVED)?)?;
         let results = reply.value["results"].as_array().cloned().unwrap_or_default();

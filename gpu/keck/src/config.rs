@@ -28,8 +28,10 @@ pub struct Config {
     /// Deadline for one trial of a reference or a candidate. Like the one above it does not count
     /// time in which the worker was ready to run but got no processor.
     pub trial_timeout: Duration,
-    /// Processor time that one compiler of one candidate may take.
+    /// Processor time that one compiler of one candidate may take with torch's headers.
     pub build_timeout: Duration,
+    /// The same with the judge's own headers, with which an honest kernel takes a few seconds.
+    pub fast_build_timeout: Duration,
     /// Headers that CUDA candidates are built with.
     pub headers: HeadersPolicy,
     /// Memory a worker may take beyond the warm process, in MiB.
@@ -57,6 +59,7 @@ impl Default for Config {
             import_timeout: Duration::from_secs(20),
             trial_timeout: Duration::from_secs(20),
             build_timeout: Duration::from_secs(150),
+            fast_build_timeout: Duration::from_secs(45),
             headers: HeadersPolicy::Auto,
             memory_mib: 4096,
             gpu_memory_mib: 24 * 1024,

@@ -1,6 +1,6 @@
 //! Running a candidate against a reference's recorded trials.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use events::config::Rules;
 use events::outcome::{
@@ -37,6 +37,9 @@ pub struct MeasureJob {
     /// Whether to take times, where there is a GPU.
     pub timing: bool,
 }
+
+/// What a call on a GPU may take however fast its reference is.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What ends a candidate's run early.
 pub(crate) enum Stop {
@@ -114,10 +117,6 @@ impl Judge {
         for (index, trial) in reference.trials.iter().enumerate() {
             let logged = index != unlogged || reference.trials.len() == 1;
             let mut reply = self.challenge(session, trial, logged, index == 0)?;
-            if reply.value["fenced"] != true {
-                let why = "a kernel wrote past the end of its output";
-                return Err(Stop::Candidate(Failure::new(FailureKind::IllegalAccess, why)));
-            }
             let seen = Seen::of(&reply.value, logged);
             if let Some(failure) = seen.check(job.backend, &own) {
                 return Err(Stop::Candidate(failure));
@@ -127,6 +126,10 @@ impl Judge {
             let outputs = reply.take("outputs").unwrap_or_default();
             let after = reply.take("after").unwrap_or_default();
             trials.push(judge_trial(trial, &reply.value, &outputs, &after)?);
+            if reply.value["fenced"] != true {
+                let why = "a kernel wrote past the end of its output";
+                return Err(Stop::Candidate(Failure::new(FailureKind::IllegalAccess, why)));
+            }
             if index == 0 {
                 first_outputs = outputs;
             } else if index == 1 {
@@ -146,7 +149,12 @@ impl Judge {
     }
 
     /// Whether either profile would call these trials right.
-    fn worth_timing(&self, trials: &[Trial], launches: u32, reference: &Reference) -> bool {
+    pub(crate) fn worth_timing(
+        &self,
+        trials: &[Trial],
+        launches: u32,
+        reference: &Reference,
+    ) -> bool {
         let trials = trials.to_vec();
         let so_far = Measurement {
             execution: Execution::Ran { trials, launches, timing: Timing::NotTaken },
@@ -186,6 +194,13 @@ impl Judge {
         Ok(artifacts.into_iter().flat_map(|a| a.kernels).collect())
     }
 
+    /// A kernel that takes far longer than its reference is as good as one that hangs, and holds up
+    /// whoever waits for the device. The interpreter is slow by nature.
+    fn call_timeout(&self, trial: &ReferenceTrial) -> Duration {
+        let limit = self.config.trial_timeout;
+        if self.device.kind() == "cpu" { limit } else { limit.min(PATIENCE + trial.wall * 20) }
+    }
+
     /// Hands over the inputs of one trial and waits for the outputs.
     fn challenge(
         &self,
@@ -199,7 +214,7 @@ impl Judge {
             (0..expected.entries.len()).map(|i| expected.raw(i).len()).collect();
         let question = json!({ "do": "call", "log": log, "keep": keep, "sizes": sizes });
         let blobs: [(&str, &[u8]); 2] = [("inputs", &trial.inputs), ("state", &trial.state)];
-        let timeout = if keep { self.first_call_timeout() } else { self.config.trial_timeout };
+        let timeout = if keep { self.first_call_timeout() } else { self.call_timeout(trial) };
         let _shared = self.shared();
         heard(self.ask(session, question, &blobs, timeout)?)
     }

@@ -1,6 +1,7 @@
 //! Running a reference: the inputs, states and outputs that a candidate's answers are held to.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use events::outcome::TaskFault;
 use serde_json::{Value, json};
@@ -31,6 +32,8 @@ pub struct ReferenceTrial {
     pub varied: String,
     /// Whether matrices were multiplied or something convolved.
     pub products: bool,
+    /// How long the reference took for all that was asked.
+    pub wall: Duration,
     /// Inputs before the call.
     pub inputs: Vec<u8>,
     /// Parameters and buffers.
@@ -144,12 +147,15 @@ impl Judge {
                 "perturb": perturb, "twice": true, "wide": attempt < last,
             });
             let shared = self.shared();
+            let start = Instant::now();
             let answer = self.ask(session, question, &[], self.config.trial_timeout)?;
+            let wall = start.elapsed();
             drop(shared);
             let ended = !matches!(answer, Answer::Said(_));
             result = heard(answer).and_then(|reply| {
                 let mut trial = self.accept_trial(reply, attempt < last)?;
                 trial.seed = derive(seed, "trial", index);
+                trial.wall = wall;
                 trial.varied = match (index, perturb) {
                     (0, _) => "given".to_owned(),
                     (_, true) => format!("{scale}+noise"),
@@ -177,6 +183,7 @@ impl Judge {
             seed: 0,
             varied: String::new(),
             products,
+            wall: Duration::ZERO,
             inputs: take("inputs"),
             state: take("state"),
             after: take("after"),

@@ -115,11 +115,11 @@ class Session:
         torch.use_deterministic_algorithms(True, warn_only=True)
         fences = Fences(message["sizes"] if self.device != "cpu" else [], self.device)
         result, kernels = self.observed(values, message["log"])
-        fenced = fences.whole()
         launches, ops = seen.launches, seen.ops or {}
         outputs = wire.flatten(result)
         kinds = [describe(o) for o in outputs]
         plain = outputs if all(k == "plain" for k in kinds) else []
+        fenced = fences.whole(plain)
         if message["keep"]:
             self.kept = plain
         reply = {"kinds": kinds, "fenced": fenced, "launches": launches, "ops": ops, "kernels": kernels,

@@ -1,14 +1,8 @@
-//! The engine port over a child process: one JSON object per line each way.
-//!
-//! A fault of a device or of libtorch ends the child, never the log's owner; the next job starts a
-//! new one.
+//! The engine port over a child process.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
+mod process;
+
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use actors::ports::{Engine, GenerateJob, TrainJob, Trained, Weights, WorldFailed};
 use anyhow::Result;
@@ -21,51 +15,16 @@ use store::BlobDir;
 
 use crate::host::HostConfig;
 
-/// Ends the child from another thread, so that a stop need not wait for a long job.
-#[derive(Clone, Default)]
-pub struct Killer(Arc<Mutex<Option<u32>>>);
-
-impl Killer {
-    fn set(&self, process: Option<u32>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = process;
-    }
-
-    /// Kills the child, if there is one.
-    pub fn kill(&self) {
-        let process = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(id) = process.and_then(|id| i32::try_from(id).ok()) {
-            // The child leads a group of its own.
-            let _ = nix::sys::signal::killpg(
-                nix::unistd::Pid::from_raw(id),
-                nix::sys::signal::Signal::SIGKILL,
-            );
-        }
-    }
-}
-
-struct Running {
-    child: Child,
-    requests: ChildStdin,
-    replies: BufReader<ChildStdout>,
-    /// Which weights each slot holds, and whether they can be trained.
-    held: BTreeMap<String, (Weights, bool)>,
-}
+pub use process::Killer;
+use process::{EngineProcess, world};
 
 /// The engine of one device.
 pub struct ChildEngine {
-    program: PathBuf,
-    libraries: PathBuf,
+    process: EngineProcess,
     device: String,
     blobs: BlobDir,
     /// Folders in which weights lie as files; emptied at the start.
     scratch: PathBuf,
-    log: PathBuf,
-    running: Option<Running>,
-    killer: Killer,
-}
-
-fn world(what: &str) -> impl Fn(std::io::Error) -> WorldFailed + '_ {
-    move |error| WorldFailed(format!("{what}: {error}"))
 }
 
 #[derive(Deserialize)]
@@ -102,64 +61,16 @@ impl ChildEngine {
             std::fs::remove_dir_all(&scratch)?;
         }
         Ok(Self {
-            program: host.engine()?,
-            libraries: host.torch_libraries()?,
+            process: EngineProcess::new(host, run_dir.join("engine.log"))?,
             device: host.device.clone(),
             blobs,
             scratch,
-            log: run_dir.join("engine.log"),
-            running: None,
-            killer: Killer::default(),
         })
     }
 
     /// A handle that ends the child.
     pub fn killer(&self) -> Killer {
-        self.killer.clone()
-    }
-
-    fn start(&self) -> Result<Running, WorldFailed> {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log);
-        let log = log.map_err(world("cannot open the engine's log"))?;
-        let mut command = Command::new(&self.program);
-        command
-            .arg("serve")
-            .env("LD_LIBRARY_PATH", &self.libraries)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .process_group(0);
-        let what = format!("cannot start the engine {}", self.program.display());
-        let mut child = command.spawn().map_err(world(&what))?;
-        self.killer.set(Some(child.id()));
-        let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(WorldFailed("the engine has no pipes".into()));
-        };
-        Ok(Running { child, requests, replies: BufReader::new(replies), held: BTreeMap::new() })
-    }
-
-    /// Sends one request and waits for its reply. A child that is gone is the world's failure.
-    fn ask(&mut self, request: &Value) -> Result<Value, WorldFailed> {
-        if self.running.is_none() {
-            self.running = Some(self.start()?);
-        }
-        let Some(running) = self.running.as_mut() else { unreachable!("started above") };
-        let reply = exchange(running, request);
-        match reply {
-            Ok(mut reply) => match reply.get("error").filter(|e| !e.is_null()) {
-                Some(error) => {
-                    let message = error["message"].as_str().unwrap_or("no reason given");
-                    Err(WorldFailed(format!("engine: {message}")))
-                }
-                None => Ok(reply.take()),
-            },
-            Err(error) => {
-                self.killer.kill();
-                let status = self.running.take().map(|mut r| r.child.wait());
-                let log = self.log.display();
-                Err(WorldFailed(format!("the engine ended ({error}; {status:?}): see {log}")))
-            }
-        }
+        self.process.killer()
     }
 
     /// Writes weights out as a folder, once.
@@ -181,7 +92,7 @@ impl ChildEngine {
 
     /// Makes `slot` hold `weights`.
     fn hold(&mut self, slot: &str, weights: &Weights, train: bool) -> Result<(), WorldFailed> {
-        let held = self.running.as_ref().and_then(|r| r.held.get(slot));
+        let held = self.process.held().and_then(|held| held.get(slot));
         if held.is_some_and(|(held, can)| held.policy == weights.policy && (*can || !train)) {
             return Ok(());
         }
@@ -193,9 +104,9 @@ impl ChildEngine {
         if train && optimizer.is_file() {
             request["optimizer"] = json!(optimizer);
         }
-        self.ask(&request)?;
-        if let Some(running) = self.running.as_mut() {
-            running.held.insert(slot.to_owned(), (weights.clone(), train));
+        self.process.ask(&request)?;
+        if let Some(held) = self.process.held() {
+            held.insert(slot.to_owned(), (weights.clone(), train));
         }
         Ok(())
     }
@@ -206,7 +117,7 @@ impl ChildEngine {
         let _ = std::fs::remove_dir_all(&folder);
         let request =
             json!({ "op": "save", "slot": slot, "dir": folder, "dtype": "f32", "optimizer": true });
-        self.ask(&request)?;
+        self.process.ask(&request)?;
         let mut files = Vec::new();
         for name in ["config.json", "model.safetensors", "optimizer.safetensors"] {
             let blob = self.blobs.put_file(&folder.join(name));
@@ -215,18 +126,6 @@ impl ChildEngine {
         std::fs::remove_dir_all(&folder).map_err(world("cannot remove saved weights"))?;
         Ok(files)
     }
-}
-
-fn exchange(running: &mut Running, request: &Value) -> std::io::Result<Value> {
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    running.requests.write_all(&line)?;
-    running.requests.flush()?;
-    let mut reply = String::new();
-    if running.replies.read_line(&mut reply)? == 0 {
-        return Err(std::io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(serde_json::from_str(&reply)?)
 }
 
 fn reply<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, WorldFailed> {
@@ -244,7 +143,7 @@ impl Engine for ChildEngine {
             "temperature": job.sampling.temperature, "top_k": job.sampling.top_k,
             "top_p": job.sampling.top_p, "max_new_tokens": job.max_output_tokens, "max_batch": 64,
         });
-        let mut answered = self.ask(&request)?;
+        let mut answered = self.process.ask(&request)?;
         let answered: Vec<GeneratedPrompt> = reply(answered["prompts"].take())?;
         let mut all = Vec::with_capacity(answered.len());
         for (prompt, answers) in job.prompts.iter().zip(answered) {
@@ -299,17 +198,17 @@ impl Engine for ChildEngine {
             },
         });
         // From here on the slot holds other weights than it says, until the step is known as done.
-        if let Some(running) = self.running.as_mut() {
-            running.held.remove(&slot);
+        if let Some(held) = self.process.held() {
+            held.remove(&slot);
         }
-        let report: Report = reply(self.ask(&request)?)?;
+        let report: Report = reply(self.process.ask(&request)?)?;
         let files = self.save(&slot)?;
         let weights = files.iter().find(|(name, _)| name == "model.safetensors");
         let weights = weights.map(|(_, id)| *id).unwrap_or_default();
         let mut policy = job.weights.policy;
         policy.steps += 1;
-        if let Some(running) = self.running.as_mut() {
-            running.held.insert(slot, (Weights { policy, files: files.clone() }, true));
+        if let Some(held) = self.process.held() {
+            held.insert(slot, (Weights { policy, files: files.clone() }, true));
         }
         let update = Update {
             weights,
@@ -323,14 +222,5 @@ impl Engine for ChildEngine {
             learning_rate: job.learning_rate,
         };
         Ok(Trained { update, files })
-    }
-}
-
-impl Drop for ChildEngine {
-    fn drop(&mut self) {
-        self.killer.kill();
-        if let Some(mut running) = self.running.take() {
-            let _ = running.child.wait();
-        }
     }
 }

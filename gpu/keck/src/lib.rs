@@ -32,9 +32,11 @@
 //! Not covered yet: contents that rotate while timing, guard regions around GPU memory, a clock
 //! outside of the candidate's process.
 
+mod answer;
 mod blame;
 mod cache;
 mod compile;
+mod compilers;
 mod config;
 mod device;
 mod doctor;

@@ -3,21 +3,17 @@
 use std::time::{Duration, Instant};
 
 use events::config::Rules;
-use events::outcome::{
-    Backend, Execution, Failure, FailureKind, Measurement, OutputStats, Timing, Trial,
-};
+use events::outcome::{Backend, Execution, Failure, FailureKind, Measurement, Timing, Trial};
 use events::rules::verdict::verdict;
 use serde_json::{Value, json};
 
+use crate::answer::{Stop, heard, judge_trial, read};
 use crate::compile::{self, Build};
 use crate::error::Error;
-use crate::fault;
 use crate::judge::Judge;
 use crate::purity::Seen;
 use crate::reference::{AtFault, Reference, ReferenceTrial, derive};
-use crate::session::{Answer, Reply, Session};
-use crate::stats::compare;
-use crate::tensors::Blob;
+use crate::session::{Reply, Session};
 
 /// A kernel to measure.
 #[derive(Clone, Debug)]
@@ -40,20 +36,6 @@ pub struct MeasureJob {
 
 /// What a call on a GPU may take however fast its reference is.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What ends a candidate's run early.
-pub(crate) enum Stop {
-    /// Its own fault.
-    Candidate(Failure),
-    /// The world's.
-    World(Error),
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::World(error)
-    }
-}
 
 impl Judge {
     /// Measures a kernel: correctness on every trial, then times where they are asked for.
@@ -238,91 +220,4 @@ impl Judge {
         let after = reply.take("after").unwrap_or_default();
         judge_trial(trial, &reply.value, &outputs, &after)
     }
-}
-
-/// A candidate's answer, or its failure.
-pub(crate) fn heard(answer: Answer) -> Result<Reply, Stop> {
-    let stop = |kind, detail: &str| Stop::Candidate(Failure::new(kind, detail));
-    match answer {
-        Answer::TimedOut => Err(stop(FailureKind::Timeout, "the deadline passed")),
-        Answer::Gone(why) => Err(stop(FailureKind::SandboxViolation, why)),
-        Answer::Said(reply) => match fault::failure(&reply.value) {
-            Some(failure) => Err(Stop::Candidate(failure)),
-            None => Ok(reply),
-        },
-    }
-}
-
-/// Compares one answer.
-fn judge_trial(
-    trial: &ReferenceTrial,
-    claims: &Value,
-    outputs: &[u8],
-    after: &[u8],
-) -> Result<Trial, Stop> {
-    let fail = |kind, detail: String| Stop::Candidate(Failure::new(kind, detail));
-    let odd = claims["kinds"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    if let Some(kind) = odd.into_iter().find(|k| *k != "plain") {
-        return Err(fail(FailureKind::WrongDtype, fault::scrub(kind)));
-    }
-    let mut stats = compare_outputs(trial, outputs)?;
-    stats.extend(compare_inputs(trial, after)?);
-    Ok(Trial { seed: trial.seed, varied: trial.varied.clone(), outputs: stats })
-}
-
-/// Compares outputs. Metadata must be equal before any value is looked at.
-pub(crate) fn compare_outputs(
-    trial: &ReferenceTrial,
-    outputs: &[u8],
-) -> Result<Vec<OutputStats>, Stop> {
-    let fail = |kind, detail: String| Stop::Candidate(Failure::new(kind, detail));
-    let expected = read(&trial.outputs)?;
-    let lies = || fail(FailureKind::SandboxViolation, "its outputs are not well formed".to_owned());
-    let found = Blob::read(outputs).ok_or_else(lies)?;
-    let count = expected.entries.len();
-    if found.entries.len() != count {
-        let text = format!("{} outputs instead of {count}", found.entries.len());
-        return Err(fail(FailureKind::WrongShape, text));
-    }
-    for (index, (want, have)) in expected.entries.iter().zip(&found.entries).enumerate() {
-        if want.shape != have.shape {
-            let text = format!("output {index}: {:?} instead of {:?}", have.shape, want.shape);
-            return Err(fail(FailureKind::WrongShape, text));
-        }
-        if want.dtype != have.dtype || want.device != have.device {
-            let text = format!(
-                "output {index}: {} on {} instead of {} on {}",
-                have.dtype, have.device, want.dtype, want.device
-            );
-            return Err(fail(FailureKind::WrongDtype, text));
-        }
-        if !found.is_dense(index) {
-            return Err(lies());
-        }
-    }
-    Ok((0..count).map(|i| compare(&expected, &found, i)).collect())
-}
-
-/// Inputs that the reference leaves alone must have the same bytes; those it writes to are
-/// compared like outputs.
-fn compare_inputs(trial: &ReferenceTrial, after: &[u8]) -> Result<Vec<OutputStats>, Stop> {
-    let fail = |text: String| Stop::Candidate(Failure::new(FailureKind::InputsChanged, text));
-    let (before, expected) = (read(&trial.inputs)?, read(&trial.after)?);
-    let found = Blob::read(after).filter(|f| f.entries == expected.entries);
-    let Some(found) = found else {
-        return Err(fail("an input has another shape, dtype or place after the call".to_owned()));
-    };
-    let mut stats = Vec::new();
-    for index in 0..expected.entries.len() {
-        if before.raw(index) != expected.raw(index) {
-            stats.push(compare(&expected, &found, index));
-        } else if expected.raw(index) != found.raw(index) {
-            return Err(fail(format!("input tensor {index} was written to")));
-        }
-    }
-    Ok(stats)
-}
-
-fn read(blob: &[u8]) -> Result<Blob<'_>, Error> {
-    Blob::read(blob).ok_or_else(|| Error::Bug("a recorded blob cannot be read".to_owned()))
 }

@@ -7,9 +7,10 @@ use events::outcome::{Failure, FailureKind, Sides, Times, Timing, Trial};
 use events::rules::speed::speed;
 use serde_json::{Value, json};
 
+use crate::answer::{Stop, compare_outputs, heard};
 use crate::error::Error;
 use crate::judge::Judge;
-use crate::measure::{MeasureJob, Stop, compare_outputs, heard};
+use crate::measure::MeasureJob;
 use crate::reference::{Reference, ReferenceTrial, derive};
 use crate::session::{Answer, Reply, Session};
 

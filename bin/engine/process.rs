@@ -1,0 +1,149 @@
+//! The child process of an engine: one JSON object per line each way.
+//!
+//! A fault of a device or of libtorch ends the child, never the log's owner; the next request starts
+//! a new one.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use actors::ports::{Weights, WorldFailed};
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::host::HostConfig;
+
+/// Ends the child from another thread, so that a stop need not wait for a long job.
+#[derive(Clone, Default)]
+pub struct Killer(Arc<Mutex<Option<u32>>>);
+
+impl Killer {
+    fn set(&self, process: Option<u32>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = process;
+    }
+
+    /// Kills the child, if there is one.
+    pub fn kill(&self) {
+        let process = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(id) = process.and_then(|id| i32::try_from(id).ok()) {
+            // The child leads a group of its own.
+            let _ = nix::sys::signal::killpg(
+                nix::unistd::Pid::from_raw(id),
+                nix::sys::signal::Signal::SIGKILL,
+            );
+        }
+    }
+}
+
+struct Running {
+    child: Child,
+    requests: ChildStdin,
+    replies: BufReader<ChildStdout>,
+    /// Which weights each slot holds, and whether they can be trained.
+    held: BTreeMap<String, (Weights, bool)>,
+}
+
+/// Starts the child when it is needed.
+pub struct EngineProcess {
+    program: PathBuf,
+    libraries: PathBuf,
+    log: PathBuf,
+    running: Option<Running>,
+    killer: Killer,
+}
+
+/// A failed system call as the failure of the world that it is.
+pub fn world(what: &str) -> impl Fn(std::io::Error) -> WorldFailed + '_ {
+    move |error| WorldFailed(format!("{what}: {error}"))
+}
+
+impl EngineProcess {
+    /// What will be started, and where it will write its log.
+    pub fn new(host: &HostConfig, log: PathBuf) -> Result<Self> {
+        Ok(Self {
+            program: host.engine()?,
+            libraries: host.torch_libraries()?,
+            log,
+            running: None,
+            killer: Killer::default(),
+        })
+    }
+
+    /// A handle that ends the child.
+    pub fn killer(&self) -> Killer {
+        self.killer.clone()
+    }
+
+    /// What the child's slots hold, if there is a child.
+    pub fn held(&mut self) -> Option<&mut BTreeMap<String, (Weights, bool)>> {
+        self.running.as_mut().map(|running| &mut running.held)
+    }
+
+    fn start(&self) -> Result<Running, WorldFailed> {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(&self.log);
+        let log = log.map_err(world("cannot open the engine's log"))?;
+        let mut command = Command::new(&self.program);
+        command
+            .arg("serve")
+            .env("LD_LIBRARY_PATH", &self.libraries)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .process_group(0);
+        let what = format!("cannot start the engine {}", self.program.display());
+        let mut child = command.spawn().map_err(world(&what))?;
+        self.killer.set(Some(child.id()));
+        let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(WorldFailed("the engine has no pipes".into()));
+        };
+        Ok(Running { child, requests, replies: BufReader::new(replies), held: BTreeMap::new() })
+    }
+
+    /// Sends one request and waits for its reply. A child that is gone is the world's failure.
+    pub fn ask(&mut self, request: &Value) -> Result<Value, WorldFailed> {
+        if self.running.is_none() {
+            self.running = Some(self.start()?);
+        }
+        let Some(running) = self.running.as_mut() else { unreachable!("started above") };
+        let reply = exchange(running, request);
+        match reply {
+            Ok(mut reply) => match reply.get("error").filter(|e| !e.is_null()) {
+                Some(error) => {
+                    let message = error["message"].as_str().unwrap_or("no reason given");
+                    Err(WorldFailed(format!("engine: {message}")))
+                }
+                None => Ok(reply.take()),
+            },
+            Err(error) => {
+                self.killer.kill();
+                let status = self.running.take().map(|mut r| r.child.wait());
+                let log = self.log.display();
+                Err(WorldFailed(format!("the engine ended ({error}; {status:?}): see {log}")))
+            }
+        }
+    }
+}
+
+fn exchange(running: &mut Running, request: &Value) -> std::io::Result<Value> {
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    running.requests.write_all(&line)?;
+    running.requests.flush()?;
+    let mut reply = String::new();
+    if running.replies.read_line(&mut reply)? == 0 {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_str(&reply)?)
+}
+
+impl Drop for EngineProcess {
+    fn drop(&mut self) {
+        self.killer.kill();
+        if let Some(mut running) = self.running.take() {
+            let _ = running.child.wait();
+        }
+    }
+}

@@ -44,6 +44,15 @@ impl KeckJudge {
         self.device() != events::rules::verdict::CPU
     }
 
+    /// Judges one pair and says what `profile` makes of it. A failure of the world is the outcome
+    /// `judge_error`, never a verdict.
+    pub fn answer(&self, job: &MeasureJob, profile: Rules) -> Value {
+        match self.pair(job) {
+            Ok(judged) => report(job, &judged, profile),
+            Err(failure) => json!({ "outcome": "judge_error", "reason": failure.0 }),
+        }
+    }
+
     /// Judges one pair from source to measurement, as the actors do in three steps.
     pub fn pair(&self, job: &MeasureJob) -> Result<Judged, WorldFailed> {
         let backend = match keck::rules::inspect_kernel(&job.kernel_source) {
@@ -123,11 +132,16 @@ impl Judge for KeckJudge {
     }
 }
 
-/// One object: `outcome`, `reason`, `speedup`, `measurement`, and what they rest on.
-pub fn report(judged: &Judged, profile: Rules) -> Value {
-    let (outcome, reason) = match judged {
-        Judged::Refused(failure) => (failure.kind.outcome(), refusal(failure)),
-        Judged::Measured(measurement) => measured(measurement, profile),
+/// One object: `outcome`, `reason`, `speedup`, the measurement's id, and what they rest on. `task`,
+/// `candidate` and the versions say what was judged by which rules: a score of another task, or of
+/// other rules, is not the same score.
+fn report(job: &MeasureJob, judged: &Judged, profile: Rules) -> Value {
+    let (outcome, reason, facts) = match judged {
+        Judged::Refused(failure) => (failure.kind.outcome(), refusal(failure), json!(failure)),
+        Judged::Measured(measurement) => {
+            let (outcome, reason) = measured(measurement, profile);
+            (outcome, reason, json!(measurement))
+        }
     };
     let speed = match judged {
         Judged::Measured(Measurement { execution: Execution::Ran { timing, .. }, .. })
@@ -137,14 +151,6 @@ pub fn report(judged: &Judged, profile: Rules) -> Value {
         }
         _ => None,
     };
-    let bytes = match judged {
-        Judged::Refused(failure) => serde_json::to_vec(failure),
-        Judged::Measured(measurement) => serde_json::to_vec(measurement),
-    };
-    let facts = match judged {
-        Judged::Refused(failure) => json!(failure),
-        Judged::Measured(measurement) => json!(measurement),
-    };
     json!({
         "outcome": outcome,
         "reason": reason,
@@ -153,11 +159,12 @@ pub fn report(judged: &Judged, profile: Rules) -> Value {
         "timed_by": speed.map(|s| if s.graph { "graph" } else { "calls" }),
         "too_small_to_rank": speed.map(|s| s.too_small),
         "profile": profile,
-        "headers": match judged {
-            Judged::Measured(measurement) => json!(measurement.headers),
-            Judged::Refused(_) => Value::Null,
-        },
-        "measurement": Digest::of(&bytes.unwrap_or_default()).hex(),
+        "headers": facts["headers"],
+        "measurement": Digest::of(facts.to_string().as_bytes()).hex(),
+        "task": Digest::of(job.module_source.as_bytes()).hex(),
+        "candidate": Digest::of(job.kernel_source.as_bytes()).hex(),
+        "policy": keck::POLICY_VERSION,
+        "judge": env!("CARGO_PKG_VERSION"),
         "facts": facts,
     })
 }

@@ -80,14 +80,17 @@ fn storm(home: &Path, config: &Path, kills: usize, most_ms: usize) -> Vec<String
             continue;
         }
         let Some(daemon) = daemon_of(config) else { continue };
-        let workers = descendants(daemon);
-        let (victim, name) = match chance.below(2) {
-            1 if !workers.is_empty() => workers[chance.below(workers.len())].clone(),
+        let (engines, judges): (Vec<_>, Vec<_>) = descendants(daemon)
+            .into_iter()
+            .partition(|(_, command)| command.contains("kernelzero-engine"));
+        let (victim, name) = match chance.below(3) {
+            1 if !engines.is_empty() => engines[0].clone(),
+            2 if !judges.is_empty() => judges[chance.below(judges.len())].clone(),
             _ => (daemon, "kernelzerod".to_owned()),
         };
         // SAFETY: a signal to a process that this test started.
         if unsafe { libc::kill(victim, libc::SIGKILL) } == 0 {
-            killed.push(name.chars().take(60).collect());
+            killed.push(if name.contains("python") { "judge".to_owned() } else { name });
         }
     }
     watcher.wait().unwrap();

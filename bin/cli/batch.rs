@@ -20,7 +20,6 @@ use super::Profile;
 use super::judging::Standalone;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
-use crate::judge::report;
 use crate::parallel::parallel;
 
 /// `kernelzero judge-batch`.
@@ -193,10 +192,7 @@ pub fn judge_batch(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
             trials: arguments.trials,
             timing: arguments.timing,
         };
-        let mut found = match standalone.judge.pair(&job) {
-            Ok(judged) => report(&judged, arguments.profile.into()),
-            Err(failure) => json!({ "outcome": "judge_error", "reason": failure.0 }),
-        };
+        let mut found = standalone.judge.answer(&job, arguments.profile.into());
         found["id"] = json!(pair.id);
         found["key"] = json!(pair.key);
         let line = format!("{found}\n");

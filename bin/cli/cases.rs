@@ -15,7 +15,7 @@ use super::Profile;
 use super::judging::Standalone;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
-use crate::judge::{KeckJudge, report};
+use crate::judge::KeckJudge;
 use crate::parallel::parallel;
 
 /// `kernelzero judge-cases`.
@@ -120,10 +120,7 @@ fn found(judge: &KeckJudge, case: &Case, arguments: &Arguments) -> serde_json::V
         trials: arguments.trials,
         timing: arguments.timing,
     };
-    match judge.pair(&job) {
-        Ok(judged) => report(&judged, arguments.profile.into()),
-        Err(failure) => json!({ "outcome": "judge_error", "reason": failure.0 }),
-    }
+    judge.answer(&job, arguments.profile.into())
 }
 
 /// `kernelzero judge-cases`.

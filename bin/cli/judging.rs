@@ -15,7 +15,7 @@ use serde_json::json;
 use super::Profile;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
-use crate::judge::{KeckJudge, report, settings};
+use crate::judge::{KeckJudge, settings};
 
 /// `kernelzero judge`.
 #[derive(Debug, Args)]
@@ -109,10 +109,7 @@ pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
         trials: arguments.trials,
         timing: arguments.timing,
     };
-    let object = match standalone.judge.pair(&job) {
-        Ok(judged) => report(&judged, arguments.profile.into()),
-        Err(failure) => json!({ "outcome": "judge_error", "reason": failure.0, "speedup": null }),
-    };
+    let object = standalone.judge.answer(&job, arguments.profile.into());
     if arguments.json {
         println!("{object:#}");
     } else {

@@ -1,12 +1,12 @@
 //! One step of the fold for each event.
 
-use super::{
-    Checkpoint, KernelEntry, ModuleEntry, OpenStep, PoolEntry, Position, RunState, ScoredGroup,
-    SetEntry,
-};
+mod steps;
+
+use self::steps::{scored, started, taken};
+use super::{Checkpoint, KernelEntry, ModuleEntry, OpenStep, Position, RunState, SetEntry};
 use crate::config::RunConfig;
-use crate::event::{Event, Scores, Update, Validity};
-use crate::ids::{GroupId, KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
+use crate::event::{Event, Validity};
+use crate::ids::{KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
 
 type Outcome = Result<(), Refusal>;
 
@@ -254,127 +254,6 @@ fn kernel(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
 
 fn known_kernel(state: &mut RunState, kernel: KernelId) -> Result<&mut KernelEntry, Refusal> {
     state.open.kernel.get_mut(&kernel).ok_or(Refusal::Known("the kernel is not in the open step"))
-}
-
-fn scored(
-    state: &mut RunState,
-    seq: Seq,
-    group: GroupId,
-    step: StepRef,
-    scores: &Scores,
-) -> Outcome {
-    in_step(state, step)?;
-    let mut members = Vec::new();
-    match scores {
-        Scores::Modules(scores) => {
-            for score in scores {
-                let Some(entry) = state.open.modules.get(&score.module) else {
-                    return refuse("a member is not in the open step");
-                };
-                members.push((score.advantage, entry.sample));
-                let apis = state.open.sets.get(&entry.set).map(|s| s.apis.clone());
-                for verdict in score.verdicts.iter().filter(|v| v.is_judged()) {
-                    tally(state, apis.as_deref().unwrap_or_default(), verdict.is_correct());
-                }
-                pool(state, step.round, score);
-            }
-        }
-        Scores::Kernels(scores) => {
-            for score in scores {
-                let Some(entry) = state.open.kernel.get(&score.kernel) else {
-                    return refuse("a member is not in the open step");
-                };
-                members.push((score.advantage, entry.sample));
-                let module = entry.module;
-                let apis = state.pool.iter().find(|p| p.module == module).map(|p| p.apis.clone());
-                if score.verdict.is_judged() {
-                    tally(state, apis.as_deref().unwrap_or_default(), score.verdict.is_correct());
-                }
-            }
-        }
-    }
-    state.totals.groups.entry(step.role).or_default().add(scores.has_signal());
-    let again = state.open.scored.insert(group, ScoredGroup { seq, members });
-    require(again.is_none(), "the group was scored already")
-}
-
-fn tally(state: &mut RunState, apis: &[String], right: bool) {
-    state.totals.kernels.add(right);
-    for api in apis {
-        state.tallies.entry(api.clone()).or_default().add(right);
-    }
-}
-
-/// A valid module becomes one that the Coder may train on.
-fn pool(state: &mut RunState, round: u32, score: &crate::event::ModuleScore) {
-    let Some(entry) = state.open.modules.get(&score.module) else { return };
-    let Some((validated, Validity::Valid)) = entry.validity else { return };
-    let Some(source) = entry.source else { return };
-    let judged = score.verdicts.iter().filter(|v| v.is_judged()).count();
-    let correct = score.verdicts.iter().filter(|v| v.is_correct()).count();
-    if judged == 0 {
-        return;
-    }
-    let apis = state.open.sets.get(&entry.set).map(|s| s.apis.clone()).unwrap_or_default();
-    state.pool.push(PoolEntry {
-        module: score.module,
-        source,
-        validated,
-        apis,
-        round,
-        correct: correct as u32,
-        of: judged as u32,
-    });
-    let capacity =
-        state.config.as_ref().map_or(usize::MAX, |c| c.coder.pool.capacity.get() as usize);
-    if state.pool.len() > capacity {
-        state.pool.remove(0);
-    }
-}
-
-fn started(
-    state: &mut RunState,
-    seq: Seq,
-    step: StepRef,
-    before: PolicyVersion,
-    groups: &[GroupId],
-) -> Outcome {
-    in_step(state, step)?;
-    require(state.version(step.role) == before, "these are not the weights in use")?;
-    let known = groups.iter().all(|group| state.open.scored.contains_key(group));
-    require(known, "a group has no scores")?;
-    state.open.started = Some((seq, groups.to_vec()));
-    Ok(())
-}
-
-fn taken(
-    state: &mut RunState,
-    seq: Seq,
-    step: StepRef,
-    (before, after): (PolicyVersion, PolicyVersion),
-    update: Option<&Update>,
-) -> Outcome {
-    require(open_role(state) == Some(step), "the step is not open")?;
-    let Some((_, groups)) = &state.open.started else {
-        return refuse("the step was not started");
-    };
-    require(update.is_some() != groups.is_empty(), "an update needs groups, and groups need one")?;
-    let steps = before.steps + u32::from(update.is_some());
-    require(state.version(step.role) == before, "these are not the weights in use")?;
-    require(
-        after == PolicyVersion { role: step.role, steps },
-        "the version after is not the next",
-    )?;
-    state.steps.insert(step.role, steps);
-    if let Some(update) = update {
-        state.weights.insert(step.role, update.weights);
-    }
-    state.totals.steps.entry(step.role).or_default().add(update.is_some());
-    state.open = OpenStep::default();
-    state.failures.clear();
-    state.position =
-        Position::InPhase { step: StepRef { step: step.step + 1, ..step }, since: seq };
-    Ok(())
 }
 
 impl RunState {

@@ -46,7 +46,7 @@ fn a_batch_is_taken_up_where_it_was_ended() {
     // The last line was cut off by a kill, and one candidate is another one now.
     let written = std::fs::read_to_string(&out).unwrap();
     std::fs::write(&out, &written[..written.len() - 20]).unwrap();
-    let other = text.replace("hack_fallback", "broken_shape");
+    let other = text.replace("hack_fallback", "broken_wrong_slope");
     std::fs::write(&input, other).unwrap();
     let (code, said) = judged(&home, &input, &out);
     assert_eq!(code, Some(0), "{said}");

@@ -126,6 +126,7 @@ fn open(
             Ok((run, Arc::new(log)))
         }
         (None, Some(plan)) => {
+            plan.check_machine(host)?;
             plan.check_policies(host)?;
             plan.start(home)
         }
@@ -225,12 +226,15 @@ fn prometheus(state: &events::state::RunState) -> String {
     lines.join("\n")
 }
 
-/// Where the daemon of a run says how it can be reached.
+/// Process and port of the daemon that owns a run, if one does. What `daemon.json` says counts only
+/// as long as the run's lock is held: a process number may belong to another program by now. The port
+/// is 0 while the daemon is starting.
 pub fn about(run_dir: &Path) -> Option<(i32, u16)> {
-    let text = std::fs::read_to_string(run_dir.join("daemon.json")).ok()?;
-    let value: serde_json::Value = serde_json::from_str(&text).ok()?;
-    let pid = i32::try_from(value["pid"].as_i64()?).ok()?;
-    let port = u16::try_from(value["port"].as_u64()?).ok()?;
-    let alive = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok();
-    alive.then_some((pid, port))
+    let owner = store::owner(run_dir)?;
+    let text = std::fs::read_to_string(run_dir.join("daemon.json")).unwrap_or_default();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    let pid = i32::try_from(owner).ok()?;
+    let says = value["pid"].as_i64() == Some(i64::from(pid));
+    let port = value["port"].as_u64().filter(|_| says).and_then(|port| u16::try_from(port).ok());
+    Some((pid, port.unwrap_or(0)))
 }

@@ -13,6 +13,7 @@ use events::config::RunConfig;
 use events::event::{Actor, Event, InitialPolicy};
 use events::ids::{BlobId, Role, RunId, Seq};
 use events::log::{Blobs, Log};
+use events::outcome::Backend;
 use events::rules::api_table::ApiTable;
 use events::state::{Position, RunState};
 use store::{BlobDir, FileLog, Home, OpenMode};
@@ -80,6 +81,20 @@ impl Plan {
             }
         }
         Ok(files)
+    }
+
+    /// What the judge is asked for must be possible here.
+    pub fn check_machine(&self, host: &HostConfig) -> Result<()> {
+        let judge = &self.config.judge;
+        if host.device == "cpu" && (judge.timing || judge.backend == Backend::Cuda) {
+            let key = if judge.timing { "judge.timing" } else { "judge.backend" };
+            let text = format!(
+                "{key}: this needs a GPU, and the host's device is cpu: set it otherwise, or give a \
+                 host file with device = \"cuda:0\""
+            );
+            return Err(Usage(text).into());
+        }
+        Ok(())
     }
 
     /// Has the engine load both policies, so that a run never begins with weights, a config or a
@@ -216,13 +231,24 @@ pub fn read(dir: &Path, named: Option<RunId>) -> Result<Reader> {
     Ok(Reader { run, folder: home.run_dir(run), log, blobs: home.blobs()?, state })
 }
 
-/// The run that `kernelzero run` goes on with: the newest, if it has this config and is not over.
+/// The run that `kernelzero run` goes on with: of those that have this config and are not over, the
+/// one that a daemon has, else the newest.
 pub fn unfinished(home: &Home, config: &RunConfig) -> Result<Option<RunId>> {
-    let Some(run) = home.runs()?.last().copied() else { return Ok(None) };
-    let log = home.open_run(run, OpenMode::ReadOnly)?;
-    let state = actors::bus::fold(&log)?;
-    let same = state.config.as_ref() == Some(config);
-    Ok((same && state.position != Position::Finished).then_some(run))
+    let mut newest = None;
+    for run in home.runs()?.into_iter().rev() {
+        let log = home.open_run(run, OpenMode::ReadOnly)?;
+        let first = log.get(Seq(1))?.map(|recorded| recorded.event);
+        let Some(Event::RunStarted { config: text, .. }) = first else { continue };
+        let same = RunConfig::parse(&text).is_ok_and(|started| started == *config);
+        if !same || actors::bus::fold(&log)?.position == Position::Finished {
+            continue;
+        }
+        if store::owner(&home.run_dir(run)).is_some() {
+            return Ok(Some(run));
+        }
+        newest = newest.or(Some(run));
+    }
+    Ok(newest)
 }
 
 /// Fails with the first blob that the log names, no later event drops, and is not there. Run before a

@@ -51,6 +51,9 @@ fn what_the_machine_lacks_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     ends_with(&daemon(&[], &["--port", &port]), 3, "is in use");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("timing = false", "timing = true")).unwrap();
+    ends_with(&daemon(&[], &[]), 2, "judge.timing");
     assert!(run_folder(&home).is_none(), "nothing was started");
 }
 
@@ -221,4 +224,20 @@ fn a_full_disk_is_named_and_the_run_goes_on_when_there_is_room() {
         ends_with(&rest, 0, "");
         ends_with(&audit, 0, "everything agrees");
     }
+}
+
+#[test]
+fn a_process_number_in_a_file_is_not_a_daemon() {
+    let folder = TempDir::new().unwrap();
+    let (home, _) = begun(folder.path());
+    let run = run_folder(&home).unwrap();
+    let mut bystander = Command::new("sleep").arg("60").spawn().unwrap();
+    let says = format!("{{\"pid\":{},\"port\":1}}", bystander.id());
+    std::fs::write(run.join("daemon.json"), says).unwrap();
+    std::fs::write(run.join("lock"), bystander.id().to_string()).unwrap();
+    ends_with(&kernelzero(&home, &["status"]), 0, "daemon          none");
+    ends_with(&kernelzero(&home, &["stop"]), 0, "has no daemon");
+    assert!(bystander.try_wait().unwrap().is_none(), "it was killed");
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
 }

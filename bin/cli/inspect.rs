@@ -157,6 +157,7 @@ pub fn status(home: &Path, run: Option<RunId>, json: bool) -> Result<Exit> {
     } else {
         print!("{}", summary::text(&reader.state));
         match live {
+            Some((pid, 0)) => println!("  daemon          process {pid}, starting"),
             Some((pid, port)) => {
                 println!("  daemon          process {pid}, http://127.0.0.1:{port}")
             }
@@ -176,6 +177,11 @@ pub fn replay(home: &Path, run: Option<RunId>) -> Result<Exit> {
             println!("  no daemon runs: nothing to compare with");
             return Ok(Exit::Ok);
         };
+        if port == 0 {
+            // It is starting.
+            std::thread::sleep(Duration::from_millis(200));
+            continue;
+        }
         let live = get(port, "/status")?;
         // The daemon may have gone on in between: look again until both are at the same event.
         if live["events"] == folded["events"] {

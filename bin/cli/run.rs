@@ -26,9 +26,12 @@ use crate::summary;
 /// `kernelzero run`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Config of the run.
-    #[arg(long)]
-    config: PathBuf,
+    /// Config of the run: goes on with an unfinished one, else begins a new one.
+    #[arg(long, required_unless_present = "run")]
+    config: Option<PathBuf>,
+    /// Go on with this run, or attach to it.
+    #[arg(long, conflicts_with_all = ["config", "new"])]
+    run: Option<RunId>,
     /// Start a new run even if one with this config is unfinished.
     #[arg(long)]
     new: bool,
@@ -40,11 +43,31 @@ pub struct Arguments {
     host: Option<PathBuf>,
 }
 
+impl Arguments {
+    fn host_options(&self) -> Vec<String> {
+        let host = self.host.iter().flat_map(|p| ["--host".to_owned(), p.display().to_string()]);
+        host.collect()
+    }
+}
+
 /// `kernelzero run`.
 pub fn run(dir: &Path, arguments: &Arguments) -> Result<Exit> {
     // Everything that can be refused is refused before a daemon starts.
-    let plan = Plan::read(&arguments.config)?;
     let home = Home::open(dir)?;
+    let Some(config) = &arguments.config else {
+        let run = pick(&home, arguments.run)?;
+        if daemon::about(&home.run_dir(run)).is_some() {
+            println!("attached to run {run}; Ctrl-C leaves it running");
+            return watch(&home, run, None);
+        }
+        let options = ["--run".to_owned(), run.to_string()];
+        return launch(
+            &home,
+            &[&options[..], &arguments.host_options()].concat(),
+            arguments.detach,
+        );
+    };
+    let plan = Plan::read(config)?;
     if !arguments.new
         && let Some(run) = unfinished(&home, &plan.config)?
         && daemon::about(&home.run_dir(run)).is_some()
@@ -52,19 +75,22 @@ pub fn run(dir: &Path, arguments: &Arguments) -> Result<Exit> {
         println!("attached to run {run}; Ctrl-C leaves it running");
         return watch(&home, run, None);
     }
-    let mut options = vec!["--config".to_owned(), arguments.config.display().to_string()];
+    let mut options = vec!["--config".to_owned(), config.display().to_string()];
     if arguments.new {
         options.push("--new".to_owned());
     }
-    if let Some(host) = &arguments.host {
-        options.extend(["--host".to_owned(), host.display().to_string()]);
-    }
+    options.extend(arguments.host_options());
     launch(&home, &options, arguments.detach)
 }
 
 /// `kernelzero restart`.
 pub fn restart(dir: &Path, run: Option<RunId>, round: u32) -> Result<Exit> {
-    let branch = crate::runs::restart(dir, run, round)?;
+    let home = home_to_read(dir)?;
+    let parent = pick(&home, run)?;
+    let branch = crate::runs::restart(dir, Some(parent), round)?;
+    if daemon::about(&home.run_dir(parent)).is_some() {
+        println!("run {parent} goes on beside it: `stop --run {parent}` ends its daemon");
+    }
     println!("branch {branch}");
     launch(&Home::open(dir)?, &["--run".to_owned(), branch.to_string()], false)
 }

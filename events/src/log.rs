@@ -7,14 +7,14 @@ use crate::ids::{BlobId, Digest, Seq};
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// Reading or writing failed.
-    #[error("{action} {path}: {source}")]
+    #[error("{action} {path}: {cause}")]
     Io {
         /// What was tried: `cannot write`, `cannot read`, …
         action: &'static str,
         /// The file.
         path: String,
-        /// The cause.
-        source: std::io::Error,
+        /// Why. Part of the text already, so not given as a source once more.
+        cause: std::io::Error,
     },
     /// No space is left; nothing was acknowledged, the log is as it was.
     #[error(

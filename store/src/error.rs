@@ -9,7 +9,7 @@ use events::log::LogError;
 /// `map_err(io("cannot read", path))`.
 pub(crate) fn io(action: &'static str, path: &Path) -> impl Fn(Error) -> LogError + use<> {
     let path = path.display().to_string();
-    move |source| LogError::Io { action, path: path.clone(), source }
+    move |source| LogError::Io { action, path: path.clone(), cause: source }
 }
 
 /// The request itself cannot be met.
@@ -36,7 +36,7 @@ pub(crate) fn is_full(error: &Error) -> bool {
 pub fn is_disk_full(error: &LogError) -> bool {
     match error {
         LogError::DiskFull { .. } => true,
-        LogError::Io { source, .. } => is_full(source),
+        LogError::Io { cause, .. } => is_full(cause),
         _ => false,
     }
 }
@@ -47,5 +47,5 @@ pub(crate) fn write_error(path: &Path, last: u64, source: Error) -> LogError {
     if is_full(&source) {
         return LogError::DiskFull { path: shown, last: Seq(last) };
     }
-    LogError::Io { action: "cannot write", path: shown, source }
+    LogError::Io { action: "cannot write", path: shown, cause: source }
 }

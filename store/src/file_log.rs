@@ -14,7 +14,7 @@ use crate::fork::{Base, ancestors};
 use crate::head::{Head, HeadFile, HeadState};
 use crate::index::IndexSlot;
 use crate::lineage::{View, record_at, walk};
-use crate::lock::{OwnerLock, may_be_owned};
+use crate::lock::{OwnerLock, owner};
 use crate::recover::{advance, open_view, torn_header};
 use crate::segment;
 use crate::writer::{Writer, cut};
@@ -103,6 +103,12 @@ impl FileLog {
         let tail = leftover(&log, &view, head)?;
         let mut writer = None;
         if own {
+            let holds = view.last > before.0 || tail.is_some();
+            if holds && !head_file.path().exists() {
+                let what = "the head kept outside the log is missing, so lost records would not \
+                            show: restore this file, or make it empty to accept the log as it is";
+                return Err(damaged(head_file.path(), 0, view.last, what));
+            }
             if let Some(tail) = &tail {
                 cut_off(tail, &view)?;
             }
@@ -220,7 +226,7 @@ impl Log for FileLog {
 /// before that it may not be durable, or may be taken back.
 fn bound(dir: &Path, mode: OpenMode, head: Option<Head>) -> u64 {
     match head {
-        Some(head) if mode == OpenMode::ReadOnly && may_be_owned(dir) => head.seq,
+        Some(head) if mode == OpenMode::ReadOnly && owner(dir).is_some() => head.seq,
         _ => u64::MAX,
     }
 }

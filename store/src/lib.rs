@@ -34,5 +34,6 @@ pub use fork::Base;
 pub use head::HeadState;
 pub use home::Home;
 pub use index::Place;
+pub use lock::owner;
 pub use memory::{MemoryBlobs, MemoryLog};
 pub use verify::{Report, verify};

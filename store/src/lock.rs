@@ -51,10 +51,17 @@ fn owner_in(file: &mut File) -> Option<String> {
     (!pid.is_empty()).then(|| pid.to_owned())
 }
 
-/// Whether a process that may own the run in `dir` is alive. Takes no lock, so it never gets in an
-/// owner's way; the id of a dead owner that was given to another process counts as alive.
-pub(crate) fn may_be_owned(dir: &Path) -> bool {
-    let Ok(mut file) = File::open(dir.join(NAME)) else { return false };
-    let Some(pid) = owner_in(&mut file) else { return false };
-    pid.parse::<u32>().is_ok() && Path::new("/proc").join(pid).exists()
+/// The process that owns the run in `dir`. Takes no lock, so it never gets in an owner's way: the
+/// process that the lock file names must have that very file open. A number that a dead owner left
+/// and another process got does not count.
+pub fn owner(dir: &Path) -> Option<u32> {
+    let path = dir.join(NAME);
+    let pid: u32 = owner_in(&mut File::open(&path).ok()?)?.parse().ok()?;
+    let path = path.canonicalize().ok()?;
+    let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        // Another user's process may not be looked into: it is there, so it may be the owner.
+        return Path::new("/proc").join(pid.to_string()).exists().then_some(pid);
+    };
+    let mut open = files.flatten().filter_map(|file| std::fs::read_link(file.path()).ok());
+    open.any(|file| file == path).then_some(pid)
 }

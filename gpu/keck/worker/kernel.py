@@ -4,6 +4,7 @@ It knows neither the reference nor its outputs, and what it says is a claim, not
 judge compares the bytes itself. The functions it uses are bound before the candidate loads.
 """
 
+import builtins
 import os
 import sys
 import types
@@ -22,6 +23,20 @@ from timed import Timed, inputs_of
 ModeEnter, ModeExit = watch.OpLog.__enter__, watch.OpLog.__exit__
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 watch.install(os.environ.get("KECK_DEVICE", "cpu"))
+
+
+# What candidates may import; the static rules say more exactly what of it they may use. All else is
+# not there for them: who tries an import and goes on without it is honest.
+IMPORTABLE = {"__future__", "abc", "collections", "contextlib", "copy", "dataclasses", "enum",
+              "functools", "itertools", "json", "logging", "math", "numbers", "operator", "os",
+              "textwrap", "time", "torch", "triton", "typing", "warnings"}
+real_import = builtins.__import__
+
+
+def candidate_import(name, globals=None, locals=None, fromlist=(), level=0):
+    if level or name.partition(".")[0] not in IMPORTABLE:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    return real_import(name, globals, locals, fromlist, level)
 
 
 def serve(sock, config):
@@ -57,6 +72,7 @@ class Session:
         inline.install(built)
         candidate = types.ModuleType("candidate")
         candidate.__file__ = path
+        candidate.__builtins__ = {**vars(builtins), "__import__": candidate_import}
         sys.modules["candidate"] = candidate
         with torch.enable_grad():
             exec(compile(bytes(source), path, "exec"), candidate.__dict__)

@@ -7,9 +7,10 @@ TAIL_CHARS = 4000
 
 
 def failure(step, error):
-    """A message about an exception: where, its type's name, and the last lines of the trace."""
-    lines = traceback.format_exception(error, chain=True)
-    text = "".join(lines).strip().splitlines()[-TAIL_LINES:]
+    """A message about an exception: where, its type's name, what it says, and where it was raised."""
+    said = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    trace = "".join(traceback.format_tb(error.__traceback__)).rstrip().splitlines()
+    text = said[-TAIL_LINES // 2:] + trace[-TAIL_LINES // 2:]
     names = []
     seen = error
     while seen is not None and len(names) < 8:

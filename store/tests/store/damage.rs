@@ -21,7 +21,7 @@ fn every_cut_leaves_whole_batches_and_goes_on() {
     let ends: Vec<_> = [0, 1, 3, 6, before.len() - 1, before.len()].into();
     for length in (0..whole.len() as u64).rev() {
         fs::write(&path, &whole[..length as usize]).unwrap();
-        let _ = fs::remove_file(place.head());
+        fs::write(place.head(), b"").unwrap();
         let reader = place.read().unwrap();
         let seen = all(&reader);
         assert_eq!(fs::metadata(&path).unwrap().len(), length, "readers never cut");
@@ -38,6 +38,24 @@ fn every_cut_leaves_whole_batches_and_goes_on() {
         assert_eq!(all(&log).len(), kept.len() + 2);
         drop(log);
         check_chain(&place.own().unwrap());
+    }
+}
+
+#[test]
+fn a_log_without_its_head_is_not_gone_on_with() {
+    let place = Place::filled(64 << 20);
+    let path = place.segments().remove(0);
+    let whole = fs::read(&path).unwrap();
+    for length in [whole.len() / 2, whole.len()] {
+        fs::remove_file(place.head()).unwrap();
+        fs::write(&path, &whole[..length]).unwrap();
+        let error = place.own().unwrap_err();
+        assert!(error.to_string().contains("make it empty"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), whole[..length], "the log is untouched");
+        assert!(!place.head().exists(), "what is missing is not made up");
+        assert!(place.read().is_ok(), "reading is possible, and says that the head is missing");
+        fs::write(place.head(), b"").unwrap();
+        drop(place.own().unwrap());
     }
 }
 
@@ -124,7 +142,7 @@ fn damage_before_a_later_batch_is_never_cut() {
     let last_batch = 24 + 64;
     for at in 0..whole.len() - last_batch {
         flip(&path, at);
-        fs::remove_file(place.head()).ok();
+        fs::write(place.head(), b"").unwrap();
         let error = place.own().unwrap_err();
         assert!(matches!(error, LogError::Damaged { .. }), "byte {at}: {error}");
         fs::write(&path, &whole).unwrap();

@@ -112,6 +112,12 @@ fn check_module_name<'t>(
         }
     }
     let outermost = parent.kind() != "attribute";
+    if let Some(path) = full.strip_prefix("torch.") {
+        return (outermost && tables::leaves_torch(path)).then(|| source.evidence("module", node));
+    }
+    if outermost && full != "torch" && tables::is_path_refused(&full) {
+        return Some(source.evidence("module", node));
+    }
     let path = full.strip_prefix("os").filter(|rest| rest.is_empty() || rest.starts_with('.'))?;
     let fine = path.starts_with(".environ") || path == ".getenv" || path == ".cpu_count";
     (outermost && !fine).then(|| source.evidence("operating-system", node))

@@ -166,10 +166,16 @@ fn forbidden_attribute(
     {
         found.insert(source.evidence("reflection", node));
     }
-    let state = names
-        .resolve(node)
-        .and_then(|full| full.strip_prefix("torch.").map(tables::is_state_of_torch));
-    if state == Some(true) {
-        found.insert(source.evidence("torch-state", node));
+    let outermost = node.parent().is_none_or(|parent| parent.kind() != "attribute");
+    let Some(full) = names.resolve(node).filter(|_| outermost) else { return };
+    if let Some(path) = full.strip_prefix("torch.") {
+        if tables::is_state_of_torch(path) {
+            found.insert(source.evidence("torch-state", node));
+        }
+        if tables::leaves_torch(path) {
+            found.insert(source.evidence("module", node));
+        }
+    } else if tables::is_path_refused(&full) {
+        found.insert(source.evidence("module", node));
     }
 }

@@ -44,15 +44,73 @@ const STATE_OF_TORCH: &str = "\
     random save set_default_device set_default_dtype set_float32_matmul_precision testing \
     use_deterministic_algorithms xpu";
 
-/// Modules that give a way out of the rules or do the work themselves.
-const IMPORTS_REFUSED: &str = "\
-    __main__ _thread apex ast asyncio atexit bitsandbytes builtins cProfile clock code codeop \
-    concurrent cpuinfo ctypes cuda cupy cutlass dis fcntl flash_attn gc glob http importlib inline \
-    inspect io jax kernel linecache liger_kernel marshal mmap module multiprocessing numba numpy \
-    nvmath onnxruntime pandas pathlib pdb pickle pkgutil profile psutil ptrace pycuda pynvml \
-    report requests resource runpy sandbox scipy select shutil signal site sklearn socket ssl \
-    statistics subprocess sys tempfile tensorflow tensorrt threading timeit tools torchaudio \
-    torchvision traceback types urllib watch weakref wire xformers zygote";
+/// Modules of Python's standard library, one a line.
+const STDLIB: &str = include_str!("stdlib_modules.txt");
+
+/// Packages beside torch that do the work themselves or give a way out of the rules, and the judge's
+/// own modules.
+const PACKAGES_REFUSED: &str = "\
+    apex bitsandbytes clock cpuinfo cuda cupy cutlass fences flash_attn flash_attn_2_cuda fsspec \
+    inline jax jinja2 kernel liger_kernel module mpmath networkx numba numpy nvidia nvmath \
+    onnxruntime pandas pip pkg_resources psutil ptrace pybind11 pycuda pynvml report requests sandbox \
+    scipy setuptools sklearn sympy tensorflow tensorrt timed torchaudio torchgen torchvision \
+    torchtriton typing_extensions watch wire xformers zygote";
+
+/// What a candidate may use of modules other than torch and Triton: `module: names`. `*` is a module
+/// that holds no other modules; `A*` are names that begin with a capital letter.
+const MODULES: [(&str, &str); 20] = [
+    ("__future__", "*"),
+    ("abc", "ABC ABCMeta abstractmethod"),
+    ("collections", "A* namedtuple deque defaultdict"),
+    ("collections.abc", "A*"),
+    ("contextlib", "contextmanager nullcontext suppress ExitStack"),
+    ("copy", "copy deepcopy"),
+    ("dataclasses", "dataclass field fields replace asdict astuple"),
+    ("enum", "Enum IntEnum Flag IntFlag auto unique"),
+    ("functools", "lru_cache cache cached_property partial wraps reduce"),
+    ("itertools", "*"),
+    ("json", "dumps loads"),
+    ("logging", "getLogger basicConfig debug info warning error NOTSET DEBUG INFO WARNING ERROR"),
+    ("math", "*"),
+    ("numbers", "A*"),
+    ("operator", "*"),
+    ("os", "environ getenv cpu_count"),
+    ("textwrap", "dedent"),
+    ("time", "*"),
+    ("typing", "A* cast overload final"),
+    ("warnings", "warn filterwarnings simplefilter catch_warnings"),
+];
+
+/// What a candidate may use of `triton`, and below it.
+const TRITON: &str = "\
+    Config __version__ autotune autotuner.Config cdiv heuristics jit language next_power_of_2 \
+    language.math language.extra language.extra.cuda language.extra.libdevice \
+    language.extra.cuda.libdevice language.core.constexpr language.core.dtype language.core.tensor \
+    runtime.driver.active.get_active_torch_device runtime.driver.active.get_current_device \
+    runtime.driver.active.get_current_target runtime.driver.active.utils.get_device_properties \
+    runtime.jit.jit runtime.autotuner.Config constexpr_function testing.do_bench";
+
+/// Parts of `triton.language` that are modules: only what [`TRITON`] names below them.
+const TRITON_MODULES: &str = "\
+    core extra math random semantic standard target_info builtins sys os";
+
+/// Attributes of values in a kernel's body: what Triton's compiler knows of tensors, types,
+/// constants and descriptors. Its interpreter would give more: arrays that compute by themselves.
+pub const KERNEL_ATTRIBUTES: &str = "\
+    T abs advance argmax argmin associative_scan atomic_add atomic_and atomic_cas atomic_max atomic_min \
+    atomic_or atomic_xchg atomic_xor block_shape broadcast_to cast cdiv ceil clamp cos cumprod cumsum \
+    dot dtype element_ty erf exp exp2 expand_dims flip floor fma gather histogram is_bf16 is_block \
+    is_floating is_fp16 is_fp32 is_fp64 is_fp8 is_int is_int1 is_int16 is_int32 is_int64 is_int8 is_ptr \
+    item itemsize join load log log2 logical_and logical_or max min numel permute primitive_bitwidth \
+    ravel reduce reshape rsqrt scalar scatter shape sigmoid sin softmax sort split sqrt sqrt_rn store \
+    strides sum swizzle2d to topk trans type umulhi value view xor_sum";
+
+/// Statements and expressions that Triton's compiler does not know.
+pub const KERNEL_SYNTAX_REFUSED: &str = "\
+    await class_definition delete_statement dictionary dictionary_comprehension exec_statement \
+    generator_expression global_statement import_from_statement import_statement lambda \
+    list_comprehension match_statement nonlocal_statement raise_statement set set_comprehension \
+    try_statement with_statement yield";
 
 /// Built-in functions whose mere mention is refused.
 pub const NAMES_REFUSED: &str = "\
@@ -66,7 +124,7 @@ pub const CALLS_REFUSED: &str = "\
 pub const ATTRIBUTES_REFUSED: &str = "\
     _backward_hooks _base _buffers _cdata _forward_hooks _forward_pre_hooks _load_from_state_dict \
     _modules _parameters _version ag_frame apply_ as_subclass cr_frame f_back f_builtins f_code \
-    f_globals f_locals gi_frame map_ register_forward_hook register_forward_pre_hook \
+    f_globals f_locals gi_frame handle map_ register_forward_hook register_forward_pre_hook \
     register_load_state_dict_post_hook register_module register_state_dict_post_hook tb_frame \
     tb_next";
 
@@ -115,10 +173,68 @@ pub fn is_state_of_torch(path: &str) -> bool {
             .any(|s| path.strip_prefix(s).is_some_and(|r| r.is_empty() || r.starts_with('.')))
 }
 
-/// Whether a module may not be imported, by its full name.
-pub fn is_import_refused(module: &str) -> bool {
-    let head = module.split('.').next().unwrap_or(module);
-    listed(IMPORTS_REFUSED, head)
+/// Whether a module or a name of it may not be imported, by its full name. Packages that nobody knows
+/// may: they are not there, and a candidate may try.
+pub fn is_import_refused(full: &str) -> bool {
+    let head = full.split('.').next().unwrap_or(full);
+    match head {
+        "torch" => is_import_of_torch_refused(full),
+        "triton" => !(full == "triton" || full == "triton.testing" || is_triton(full)),
+        _ if MODULES.iter().any(|(module, _)| *module == full) => false,
+        _ => is_path_refused(full),
+    }
+}
+
+fn is_import_of_torch_refused(full: &str) -> bool {
+    full.strip_prefix("torch.").is_some_and(|path| is_state_of_torch(path) || leaves_torch(path))
+}
+
+/// Whether a path below torch goes through a module of Python that torch happens to have imported.
+pub fn leaves_torch(path: &str) -> bool {
+    let parts = path.split('.').filter(|part| !["signal", "types"].contains(part));
+    parts.into_iter().any(|part| STDLIB.lines().any(|module| module == part) || part == "torch")
+}
+
+fn is_triton(full: &str) -> bool {
+    let Some(path) = full.strip_prefix("triton.") else { return false };
+    if listed(TRITON, path) {
+        return true;
+    }
+    let below = ["language.math.", "language.extra.libdevice.", "language.extra.cuda.libdevice."];
+    if let Some(rest) = below.iter().find_map(|prefix| path.strip_prefix(prefix)) {
+        return !rest.contains('.') && !rest.starts_with('_');
+    }
+    path.strip_prefix("language.").is_some_and(|rest| {
+        let name = rest.split('.').next().unwrap_or(rest);
+        let constant = rest == name || listed(KERNEL_ATTRIBUTES, &rest[name.len() + 1..]);
+        constant && !listed(TRITON_MODULES, name) && !name.starts_with('_')
+    })
+}
+
+/// Whether a full name that does not begin with torch may not be mentioned. A module itself may not
+/// be used as a value: what it is called later would hide what it is.
+pub fn is_path_refused(full: &str) -> bool {
+    let head = full.split('.').next().unwrap_or(full);
+    if head == "triton" {
+        return !is_triton(full);
+    }
+    let known = MODULES.iter().filter_map(|(module, names)| {
+        let rest = full.strip_prefix(module)?;
+        Some((rest.strip_prefix('.')?, *names))
+    });
+    for (rest, names) in known {
+        let (name, deeper) = rest.split_once('.').unwrap_or((rest, ""));
+        let capital = name.starts_with(|c: char| c.is_ascii_uppercase());
+        let public = !name.starts_with('_');
+        let fine = names == "*" || listed(names, name) || capital && listed(names, "A*");
+        let plain = deeper.is_empty() || head == "os" && name == "environ" || capital;
+        if public && fine && plain {
+            return false;
+        }
+    }
+    MODULES.iter().any(|(module, _)| full == *module || full.starts_with(&format!("{module}.")))
+        || STDLIB.lines().any(|module| module == head)
+        || listed(PACKAGES_REFUSED, head)
 }
 
 #[cfg(test)]
@@ -133,5 +249,41 @@ mod tests {
         assert!(is_state_of_torch("backends.cuda.matmul") && is_state_of_torch("_C"));
         assert!(!is_state_of_torch("jitter") && !is_state_of_torch("nn.Linear"));
         assert!(is_import_refused("concurrent.futures") && !is_import_refused("math"));
+        assert!(is_import_refused("dataclasses.sys") && is_import_refused("watch"));
+        assert!(is_import_refused("triton.runtime.interpreter.np"));
+        assert!(!is_import_refused("dataclasses.dataclass") && !is_import_refused("nobody_knows"));
+    }
+
+    #[test]
+    fn paths_that_lead_out() {
+        for path in [
+            "logging.sys.modules",
+            "typing.sys",
+            "collections._sys",
+            "math",
+            "triton.knobs.sysconfig.sys",
+            "triton.language.core.os",
+            "functools.lru_cache.x",
+            "sys.modules",
+            "numpy.fabs",
+        ] {
+            assert!(is_path_refused(path), "{path}");
+        }
+        for path in [
+            "math.ceil",
+            "typing.Dict",
+            "typing.List.x",
+            "os.environ.setdefault",
+            "triton.jit",
+            "triton.language.load",
+            "triton.language.float32",
+            "triton.language.extra.libdevice.tanh",
+            "triton.language.math.exp",
+            "nobody_knows.fast",
+        ] {
+            assert!(!is_path_refused(path), "{path}");
+        }
+        assert!(leaves_torch("sys.modules") && leaves_torch("utils.cpp_extension.os"));
+        assert!(!leaves_torch("nn.functional.relu") && !leaves_torch("signal.windows"));
     }
 }

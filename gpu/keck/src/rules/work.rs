@@ -27,9 +27,28 @@ impl<'t> Inspector<'t, '_> {
             let mode = if inner { Mode::Work } else { mode };
             self.check_name(node, mode).or_else(|| match mode {
                 Mode::Work => self.check_work(node, class, &tensors),
-                Mode::Init | Mode::Kernel => None,
+                Mode::Kernel => self.check_kernel(node),
+                Mode::Init => None,
             })
         })
+    }
+
+    /// What Triton's compiler would not compile but its interpreter would run, as Python.
+    fn check_kernel(&self, node: Node<'t>) -> Option<String> {
+        let decorates =
+            std::iter::successors(Some(node), |n| n.parent()).any(|n| n.kind() == "decorator");
+        if decorates {
+            return None;
+        }
+        if tables::listed(tables::KERNEL_SYNTAX_REFUSED, node.kind()) {
+            return Some(self.source.evidence("kernel-python", node));
+        }
+        if node.kind() != "attribute" || self.names.resolve(node).is_some() {
+            return None;
+        }
+        let name = self.source.field(node, "attribute");
+        let known = tables::listed(tables::KERNEL_ATTRIBUTES, name);
+        (!known).then(|| self.source.evidence("kernel-python", node))
     }
 
     /// A function made during construction may be kept and called in forward.

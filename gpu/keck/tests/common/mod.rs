@@ -147,5 +147,8 @@ pub fn measure(judge: &Judge, module: &str, kernel: &str) -> Measurement {
 
 /// A kernel file whose import runs `code`, then behaves.
 pub fn misbehaving(code: &str) -> String {
-    case("kernels", "honest_leaky").replace("\n\n@triton.jit", &format!("\n{code}\n\n@triton.jit"))
+    // What candidates cannot import is taken back first: the layers below must hold without it.
+    let free = "__builtins__['__import__'] = __builtins__['__import__'].__globals__['real_import']";
+    let code = format!("\n{free}\n{code}\n\n@triton.jit");
+    case("kernels", "honest_leaky").replace("\n\n@triton.jit", &code)
 }

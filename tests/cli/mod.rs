@@ -8,7 +8,7 @@ pub const KERNELZERO: &str = env!("CARGO_BIN_EXE_kernelzero");
 pub const KERNELZEROD: &str = env!("CARGO_BIN_EXE_kernelzerod");
 
 pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap())
 }
 
 /// The laptop's config, with paths that hold from every folder.

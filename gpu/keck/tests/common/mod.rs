@@ -126,7 +126,8 @@ fn judged(
 
 /// A case of this repository, of `kernels` or `modules`.
 pub fn case(kind: &str, name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases").join(kind);
+    let path =
+        Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap()).join("tests/cases").join(kind);
     std::fs::read_to_string(path.join(format!("{name}.py"))).unwrap()
 }
 

@@ -83,10 +83,12 @@ fn storm(home: &Path, config: &Path, kills: usize, most_ms: usize) -> Vec<String
         let (engines, judges): (Vec<_>, Vec<_>) = descendants(daemon)
             .into_iter()
             .partition(|(_, command)| command.contains("kernelzero-engine"));
+        // Who is not there yet is waited for.
         let (victim, name) = match chance.below(3) {
+            0 => (daemon, "kernelzerod".to_owned()),
             1 if !engines.is_empty() => engines[0].clone(),
             2 if !judges.is_empty() => judges[chance.below(judges.len())].clone(),
-            _ => (daemon, "kernelzerod".to_owned()),
+            _ => continue,
         };
         // SAFETY: a signal to a process that this test started.
         if unsafe { libc::kill(victim, libc::SIGKILL) } == 0 {

@@ -67,7 +67,7 @@ fn start(home: &Path, config: &Path) -> Child {
 /// killed. Whoever watched a daemon that died starts it again.
 fn storm(home: &Path, config: &Path, kills: usize, most_ms: usize) -> Vec<String> {
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
-    let mut killed = Vec::new();
+    let (mut killed, mut wanted) = (Vec::new(), None);
     let mut watcher = start(home, config);
     while killed.len() < kills {
         std::thread::sleep(Duration::from_millis(300 + chance.below(most_ms) as u64));
@@ -83,12 +83,16 @@ fn storm(home: &Path, config: &Path, kills: usize, most_ms: usize) -> Vec<String
         let (engines, judges): (Vec<_>, Vec<_>) = descendants(daemon)
             .into_iter()
             .partition(|(_, command)| command.contains("kernelzero-engine"));
-        // Who is not there yet is waited for.
-        let (victim, name) = match chance.below(3) {
+        let kind = wanted.take().unwrap_or_else(|| chance.below(3));
+        let (victim, name) = match kind {
             0 => (daemon, "kernelzerod".to_owned()),
             1 if !engines.is_empty() => engines[0].clone(),
             2 if !judges.is_empty() => judges[chance.below(judges.len())].clone(),
-            _ => continue,
+            // Who is not there yet is waited for.
+            _ => {
+                wanted = Some(kind);
+                continue;
+            }
         };
         // SAFETY: a signal to a process that this test started.
         if unsafe { libc::kill(victim, libc::SIGKILL) } == 0 {

@@ -18,7 +18,8 @@ use crate::engine::ChildEngine;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::KeckJudge;
-use crate::runs::{Plan, pick, require_blobs, unfinished};
+use crate::plan::Plan;
+use crate::runs::{pick, require_blobs, unfinished};
 use crate::summary;
 
 /// Runs a co-evolution and owns its log. Stops cleanly on SIGTERM and SIGINT.

@@ -8,5 +8,6 @@ pub mod exit;
 pub mod host;
 pub mod judge;
 pub mod parallel;
+pub mod plan;
 pub mod runs;
 pub mod summary;

@@ -6,18 +6,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use actors::ports::MeasureJob;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use events::ids::Digest;
-use events::outcome::Backend;
 use events::rules::extract;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Profile;
-use super::judging::Standalone;
+use super::judging::{Ruling, Standalone, bytes, sorted};
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::parallel::parallel;
@@ -32,18 +29,8 @@ pub struct Arguments {
     /// One JSON object a line for each pair. What stands there already is not judged again.
     #[arg(long)]
     out: PathBuf,
-    /// Which rules decide.
-    #[arg(long, value_enum, default_value = "strict")]
-    profile: Profile,
-    /// Seed of the inputs.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Comparisons on fresh inputs.
-    #[arg(long, default_value_t = 7)]
-    trials: u32,
-    /// Also time both, where there is a GPU.
-    #[arg(long)]
-    timing: bool,
+    #[command(flatten)]
+    ruling: Ruling,
 }
 
 /// A line of the input.
@@ -69,7 +56,8 @@ struct Pair {
 
 impl Arguments {
     fn pair(&self, id: String, reference: String, candidate: String) -> Pair {
-        let settings = format!("{:?}/{}/{}/{}", self.profile, self.seed, self.trials, self.timing);
+        let Ruling { profile, seed, trials, timing } = &self.ruling;
+        let settings = format!("{profile:?}/{seed}/{trials}/{timing}");
         let parts = [reference.as_str(), candidate.as_str(), settings.as_str()];
         let key = Digest::of(parts.join("\0").as_bytes()).hex();
         Pair { id, reference, candidate, key }
@@ -153,21 +141,9 @@ impl Arguments {
     }
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>> {
-    Ok(std::fs::read(path).map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))?)
-}
-
 /// A source that may not be UTF-8: the judge refuses what does not parse.
 fn lossy(path: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes(path)?).into_owned())
-}
-
-fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(folder)
-        .map_err(|e| Usage(format!("cannot read the folder {}: {e}", folder.display())))?;
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    Ok(paths)
 }
 
 /// `kernelzero judge-batch`.
@@ -183,16 +159,8 @@ pub fn judge_batch(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len}, {per_sec}, {eta} left")?);
     let outcomes = parallel(host.judges(), left.len(), |place| {
         let pair = left[place];
-        let job = MeasureJob {
-            module_source: pair.reference.clone(),
-            kernel_source: pair.candidate.clone(),
-            // Read from the candidate's source.
-            backend: Backend::Triton,
-            seed: arguments.seed,
-            trials: arguments.trials,
-            timing: arguments.timing,
-        };
-        let mut found = standalone.judge.answer(&job, arguments.profile.into());
+        let judge = &standalone.judge;
+        let mut found = arguments.ruling.answer(judge, &pair.reference, &pair.candidate);
         found["id"] = json!(pair.id);
         found["key"] = json!(pair.key);
         let line = format!("{found}\n");

@@ -5,14 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use actors::ports::MeasureJob;
 use anyhow::Result;
 use clap::Args;
-use events::outcome::Backend;
 use serde_json::json;
 
-use super::Profile;
-use super::judging::Standalone;
+use super::judging::{Ruling, Standalone, bytes, sorted};
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::KeckJudge;
@@ -25,21 +22,11 @@ pub struct Arguments {
     /// `reference` names its task, `expect` and `accept` the outcomes that are right, `cpu` one that
     /// is right where there is no GPU.
     folder: PathBuf,
-    /// Which rules decide.
-    #[arg(long, value_enum, default_value = "strict")]
-    profile: Profile,
     /// Only cases whose `folder/name` holds this text.
     #[arg(long, default_value = "")]
     only: String,
-    /// Seed of the inputs.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Comparisons on fresh inputs.
-    #[arg(long, default_value_t = 7)]
-    trials: u32,
-    /// Also time both, where there is a GPU.
-    #[arg(long)]
-    timing: bool,
+    #[command(flatten)]
+    ruling: Ruling,
     /// One JSON object for each case.
     #[arg(long)]
     json: bool,
@@ -56,10 +43,7 @@ struct Case {
 impl Case {
     /// Reads a case and its task; none where the file names no task.
     fn read(folder: &Path, path: &Path) -> Result<Option<Self>> {
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))
-        };
-        let source = read(path)?;
+        let source = bytes(path)?;
         let text = String::from_utf8_lossy(&source).into_owned();
         let lines = text.trim_start_matches('\u{feff}').lines();
         let header: BTreeMap<String, String> = lines
@@ -68,7 +52,7 @@ impl Case {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect();
         let Some(task) = header.get("reference") else { return Ok(None) };
-        let module = read(&folder.join("reference").join(format!("{task}.py")))?;
+        let module = bytes(&folder.join("reference").join(format!("{task}.py")))?;
         let part =
             |p: Option<&std::ffi::OsStr>| p.unwrap_or_default().to_string_lossy().into_owned();
         let group = part(path.parent().and_then(Path::file_name));
@@ -87,16 +71,9 @@ impl Case {
 }
 
 fn all_cases(folder: &Path, only: &str) -> Result<Vec<Case>> {
-    let list = |folder: &Path| -> Result<Vec<PathBuf>> {
-        let entries = std::fs::read_dir(folder)
-            .map_err(|e| Usage(format!("cannot read the folder {}: {e}", folder.display())))?;
-        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        paths.sort();
-        Ok(paths)
-    };
     let mut cases = Vec::new();
-    for group in list(folder)?.iter().filter(|p| p.is_dir() && !p.ends_with("reference")) {
-        for path in list(group)?.iter().filter(|p| p.extension().is_some_and(|e| e == "py")) {
+    for group in sorted(folder)?.iter().filter(|p| p.is_dir() && !p.ends_with("reference")) {
+        for path in sorted(group)?.iter().filter(|p| p.extension().is_some_and(|e| e == "py")) {
             cases.extend(Case::read(folder, path)?.filter(|case| case.name.contains(only)));
         }
     }
@@ -108,19 +85,10 @@ fn all_cases(folder: &Path, only: &str) -> Result<Vec<Case>> {
 
 /// What the judge says of a case.
 fn found(judge: &KeckJudge, case: &Case, arguments: &Arguments) -> serde_json::Value {
-    let Ok(source) = String::from_utf8(case.source.clone()) else {
+    let Ok(source) = std::str::from_utf8(&case.source) else {
         return json!({ "outcome": "compile_error", "reason": "the file is not UTF-8" });
     };
-    let job = MeasureJob {
-        module_source: case.module.clone(),
-        kernel_source: source,
-        // Read from the candidate's source.
-        backend: Backend::Triton,
-        seed: arguments.seed,
-        trials: arguments.trials,
-        timing: arguments.timing,
-    };
-    judge.answer(&job, arguments.profile.into())
+    arguments.ruling.answer(judge, &case.module, source)
 }
 
 /// `kernelzero judge-cases`.
@@ -174,7 +142,7 @@ pub fn judge_cases(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
             } else {
                 String::new()
             },
-            arguments.profile,
+            arguments.ruling.profile,
             judge.device(),
             start.elapsed().as_secs_f64(),
             judge.layers().join(" "),

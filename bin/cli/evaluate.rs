@@ -23,7 +23,7 @@ use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::{Judged, KeckJudge};
 use crate::parallel::parallel;
-use crate::runs::Plan;
+use crate::plan::Plan;
 
 /// `kernelzero evaluate`.
 #[derive(Debug, Args)]

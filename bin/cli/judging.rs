@@ -10,7 +10,7 @@ use events::config::ValidatorConfig;
 use events::event::Validity;
 use events::outcome::Backend;
 use events::rules::validity::validity;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Profile;
 use crate::exit::{Exit, Usage};
@@ -63,6 +63,39 @@ pub struct ValidateArguments {
     json: bool,
 }
 
+/// How many candidates at once are judged.
+#[derive(Debug, Args)]
+pub(super) struct Ruling {
+    /// Which rules decide.
+    #[arg(long, value_enum, default_value = "strict")]
+    pub(super) profile: Profile,
+    /// Seed of the inputs.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Comparisons on fresh inputs.
+    #[arg(long, default_value_t = 7)]
+    pub trials: u32,
+    /// Also time both, where there is a GPU.
+    #[arg(long)]
+    pub timing: bool,
+}
+
+impl Ruling {
+    /// What `judge` says of one pair.
+    pub fn answer(&self, judge: &KeckJudge, reference: &str, candidate: &str) -> Value {
+        let job = MeasureJob {
+            module_source: reference.to_owned(),
+            kernel_source: candidate.to_owned(),
+            // Read from the candidate's source.
+            backend: Backend::Triton,
+            seed: self.seed,
+            trials: self.trials,
+            timing: self.timing,
+        };
+        judge.answer(&job, self.profile.into())
+    }
+}
+
 /// A judge with a scratch of its own, removed at the end.
 pub struct Standalone {
     /// The judge.
@@ -90,10 +123,22 @@ impl Drop for Standalone {
     }
 }
 
+/// The content of a file that the user named.
+pub fn bytes(path: &Path) -> Result<Vec<u8>> {
+    Ok(std::fs::read(path).map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))?)
+}
+
+/// The paths in a folder that the user named, in order.
+pub fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)
+        .map_err(|e| Usage(format!("cannot read the folder {}: {e}", folder.display())))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
 fn source(path: &Path) -> Result<String> {
-    let bytes =
-        std::fs::read(path).map_err(|e| Usage(format!("cannot read {}: {e}", path.display())))?;
-    let text = String::from_utf8(bytes);
+    let text = String::from_utf8(bytes(path)?);
     Ok(text.map_err(|e| Usage(format!("{} is not UTF-8: {e}", path.display())))?)
 }
 

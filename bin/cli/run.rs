@@ -20,7 +20,8 @@ use store::{FileLog, Home, OpenMode};
 
 use crate::daemon;
 use crate::exit::{Exit, Usage};
-use crate::runs::{Plan, home_to_read, pick, unfinished};
+use crate::plan::Plan;
+use crate::runs::{home_to_read, pick, unfinished};
 use crate::summary;
 
 /// `kernelzero run`.

@@ -24,7 +24,7 @@ fn every_case_has_its_outcome() {
         let module = folder.join("reference").join(format!("{}.py", case.header["reference"]));
         let module = std::fs::read_to_string(module).unwrap();
         let start = Instant::now();
-        let (got, why) = common::outcome(&judge, &module, &case, false);
+        let (got, why) = common::outcome(&judge, &module, &case);
         let ok =
             case.accepted().contains(&got) || got == "static_ok" && case.name.contains("honest");
         let line = format!(

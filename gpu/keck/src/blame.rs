@@ -34,6 +34,14 @@ pub(crate) fn unknown_name<'a>(messages: &'a str, tools: &Toolchain) -> Option<&
     names.first().copied()
 }
 
+/// Whether the first thing that a compiler found wrong is how tokens follow each other.
+pub(crate) fn does_not_parse(messages: &str) -> bool {
+    let first = messages.lines().find_map(|line| line.split_once("error: ")).map(|found| found.1);
+    let starts =
+        ["expected ", "unrecognized token", "missing closing quote", "missing terminating"];
+    first.is_some_and(|text| starts.iter().any(|start| text.starts_with(start)))
+}
+
 fn missing_name(line: &str) -> Option<&str> {
     UNKNOWN.iter().find_map(|(before, after)| {
         let start = line.find(before)? + before.len();
@@ -104,6 +112,15 @@ mod tests {
             assert_eq!(missing_name(line), name, "{line}");
         }
         assert!(pasted("kQInt8") && !pasted("kernel"));
+    }
+
+    #[test]
+    fn only_the_first_error_counts() {
+        assert!(does_not_parse("cuda.cu(11): error: expected a \";\"\ncuda.cu(12): error: more"));
+        assert!(!does_not_parse(
+            "cuda.cu(3): error: identifier \"a\" is undefined\nx: error: expected"
+        ));
+        assert!(!does_not_parse(""));
     }
 
     #[test]

@@ -150,10 +150,20 @@ impl Judge {
         Ok(used)
     }
 
-    /// Runs the candidate's file only to see what it hands to `load_inline`.
+    /// Runs the candidate's file only to see what it hands to `load_inline`. Hardly any needs the
+    /// device for that, and opening it takes longer than all the rest.
     fn collect(&self, source: &str) -> Result<Vec<Extension>, Stop> {
+        match self.collect_in("sources", source) {
+            Err(Stop::Candidate(_)) if self.device.kind() != "cpu" => {
+                self.collect_in("kernel", source)
+            }
+            other => other,
+        }
+    }
+
+    fn collect_in(&self, role: &str, source: &str) -> Result<Vec<Extension>, Stop> {
         let reject = |text: &str| Stop::Candidate(Failure::new(FailureKind::CompileError, text));
-        let mut session = self.worker("kernel")?;
+        let mut session = self.worker(role)?;
         let blobs = [("source", source.as_bytes())];
         let question = json!({ "do": "sources" });
         let mut reply =
@@ -183,7 +193,7 @@ impl Judge {
         let auto = self.config.headers == HeadersPolicy::Auto;
         if auto && tools.serves(extension, self.device.arch()) {
             match self.compile_with(extension, index, tools, Headers::Fast) {
-                Err(Stop::Candidate(failure)) if needs_full(&failure, tools) => {
+                Err(Stop::Candidate(failure)) if needs_full(&failure, extension, tools) => {
                     tracing::debug!(detail = failure.detail, "the fast headers do not serve");
                 }
                 Err(stop) => return Err(stop),

@@ -7,8 +7,10 @@ use serde_json::json;
 
 use crate::answer::Stop;
 use crate::blame;
+use crate::compile::Extension;
 use crate::error::Error;
 use crate::fault;
+use crate::headers;
 use crate::judge::Judge;
 use crate::session::{Answer, Reply, Session};
 use crate::toolchain::Toolchain;
@@ -68,18 +70,23 @@ fn compiler_said(text: &str) -> Stop {
 
 /// Whether torch's own headers could still build it. Both ways link with the same libraries, and
 /// all that our headers declare is in them: what they lack only the candidate can have meant to
-/// define. Nor can other headers help with a name that none of them holds.
-pub(crate) fn needs_full(failure: &Failure, tools: &Toolchain) -> bool {
+/// define. Nor can other headers help with a name that none of them holds, or with text that does
+/// not parse, unless it uses a macro that ours lack.
+pub(crate) fn needs_full(failure: &Failure, extension: &Extension, tools: &Toolchain) -> bool {
+    let parses = !blame::does_not_parse(&failure.detail) || headers::lacks_macro_of(extension);
     failure.kind == FailureKind::CompileError
         && !failure.detail.starts_with(UNDEFINED)
+        && parses
         && blame::unknown_name(&failure.detail, tools).is_none()
 }
 
 /// A symbol that neither torch nor CUDA offers; Python's own come from the running interpreter.
 fn undefined_symbol(text: &str) -> Option<&str> {
+    const SAYS: &str = "undefined reference to ";
+    // Linkers quote in two ways: `symbol' and 'symbol'.
     let quoted = |line: &'_ str| -> Option<(usize, usize)> {
-        let start = line.find("undefined reference to `")? + "undefined reference to `".len();
-        Some((start, start + line[start..].find('\'')?))
+        let start = line.find(SAYS)? + SAYS.len() + 1;
+        Some((start, start + line.get(start..)?.find('\'')?))
     };
     text.lines()
         .filter_map(|line| quoted(line).map(|(a, b)| &line[a..b]))

@@ -1,6 +1,8 @@
 //! Our own headers in place of torch's: the part that kernels use, which compiles in seconds. What
 //! it cannot serve is built with the real ones.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use crate::compile::Extension;
@@ -61,18 +63,108 @@ pub(crate) fn identity() -> String {
 /// Whether the set has every header of torch's that an extension names. What else it may lack the
 /// compiler finds.
 pub(crate) fn serve(extension: &Extension) -> bool {
-    let texts = extension.cpp.iter().chain(&extension.cuda);
-    let mut names = texts.flat_map(|text| rules::includes(text));
+    let mut names = texts(extension).flat_map(rules::includes);
     names.all(|name| {
         !THEIRS.iter().any(|folder| name.starts_with(folder))
             || FILES.iter().any(|(known, _)| *known == name)
     })
 }
 
-/// Whether CUDA text also holds a binding. Only then does nvcc read Python's headers.
-pub(crate) fn binds(extension: &Extension) -> bool {
-    const WORDS: [&str; 4] = ["PYBIND11", "pybind11", "py::", "PyObject"];
-    extension.cuda.iter().any(|text| WORDS.iter().any(|word| text.contains(word)))
+/// Definitions that switch on parts of the set which an extension's words ask for. Each part is
+/// slow to read, and most kernels need none. A part more does no harm; for a part too few the
+/// compiler refuses and torch's headers serve.
+pub(crate) fn parts(extension: &Extension) -> Vec<&'static str> {
+    let mut parts = Vec::new();
+    let names: BTreeSet<String> = texts(extension).flat_map(rules::words).collect();
+    if names.iter().any(|name| short_float(&name.to_ascii_lowercase())) {
+        parts.push("-DKECK_SHORT_FLOATS");
+    }
+    if texts(extension)
+        .any(|text| rules::of_std(text).iter().any(|name| !STD.contains(&name.as_str())))
+    {
+        parts.push("-DKECK_ALGORITHMS");
+    }
+    // The driver's functions, types and constants: `cuInit`, `CUdevice`, `CU_FAILED`.
+    let driver = |name: &str| {
+        let after = |prefix| name.strip_prefix(prefix).and_then(|rest| rest.chars().next());
+        name == "CUDA_VERSION"
+            || after("cu").is_some_and(|c| c.is_ascii_uppercase())
+            || after("CU").is_some_and(|c| c.is_ascii_lowercase() || c == '_')
+    };
+    if names.iter().any(|name| driver(name)) {
+        parts.push("-DKECK_DRIVER");
+    }
+    // Only then does nvcc read Python's headers.
+    let binds =
+        |name: &String| ["PYBIND11_MODULE", "pybind11", "py", "PyObject"].contains(&&**name);
+    if extension.cuda.iter().any(|text| rules::words(text).iter().any(binds)) {
+        parts.push("-DKECK_BINDS");
+    }
+    parts
+}
+
+/// Whether an extension names what looks like a macro and is neither the set's nor its own. Whether
+/// its text parses may depend on that.
+pub(crate) fn lacks_macro_of(extension: &Extension) -> bool {
+    let own = texts(extension).flat_map(|text| text.lines()).filter(|line| {
+        line.trim_start()
+            .strip_prefix('#')
+            .is_some_and(|rest| rest.trim_start().starts_with("define"))
+    });
+    let known = FILES.iter().map(|(_, text)| *text).chain(own).collect::<Vec<_>>();
+    let looks = |name: &String| {
+        let upper = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        name.len() > 3 && name.chars().all(upper)
+    };
+    let mut names = texts(extension).flat_map(rules::words).filter(looks);
+    names.any(|name| !known.iter().any(|text| text.contains(&name)))
+}
+
+/// What the set offers of `std` without `<algorithm>` and `<functional>`.
+const STD: &[&str] = &[
+    "array",
+    "conditional_t",
+    "enable_if_t",
+    "exp",
+    "fabs",
+    "floor",
+    "forward",
+    "get",
+    "int32_t",
+    "int64_t",
+    "integral_constant",
+    "invalid_argument",
+    "is_same",
+    "is_same_v",
+    "log",
+    "make_tuple",
+    "max",
+    "min",
+    "move",
+    "nullopt",
+    "numeric_limits",
+    "optional",
+    "pair",
+    "pow",
+    "runtime_error",
+    "size_t",
+    "sqrt",
+    "string",
+    "swap",
+    "tie",
+    "to_string",
+    "tuple",
+    "uint32_t",
+    "uint64_t",
+    "vector",
+];
+
+fn short_float(name: &str) -> bool {
+    ["half", "bfloat", "fp16", "bf16", "reduced"].iter().any(|part| name.contains(part))
+}
+
+fn texts(extension: &Extension) -> impl Iterator<Item = &str> {
+    extension.cpp.iter().chain(&extension.cuda).map(String::as_str)
 }
 
 #[cfg(test)]
@@ -92,6 +184,28 @@ mod tests {
         for name in ["torch/library.h", "ATen/native/Copy.h", "pybind11/embed.h"] {
             assert!(!serve(&including(name)), "{name}");
         }
+    }
+
+    #[test]
+    fn words_switch_parts_on() {
+        let with = |text: &str| {
+            let cuda = vec![format!("#include <torch/extension.h>\n{text}\n")];
+            Extension { cpp: vec![], cuda, functions: vec![], flags: vec![], key: String::new() }
+        };
+        assert!(
+            parts(&with("__global__ void k(float* x) { x[0] = std::max(1.f, 2.f); }")).is_empty()
+        );
+        assert_eq!(parts(&with("__half2 x;")), ["-DKECK_SHORT_FLOATS"]);
+        assert_eq!(
+            parts(&with("AT_DISPATCH_REDUCED_FLOATING_TYPES(t, n, f)")),
+            ["-DKECK_SHORT_FLOATS"]
+        );
+        assert_eq!(parts(&with("int a = std::max({1, 2, 3});")), ["-DKECK_ALGORITHMS"]);
+        assert_eq!(parts(&with("std::sort(a, b);")), ["-DKECK_ALGORITHMS"]);
+        assert_eq!(parts(&with("CUdeviceptr p; // half")), ["-DKECK_DRIVER"]);
+        assert_eq!(parts(&with("PYBIND11_MODULE(a, m) {}")), ["-DKECK_BINDS"]);
+        assert!(lacks_macro_of(&with("AT_DISPATCH_V2(x)")));
+        assert!(!lacks_macro_of(&with("#define THREADS 128\nTORCH_CHECK(THREADS > 1)")));
     }
 
     #[test]

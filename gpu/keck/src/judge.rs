@@ -1,15 +1,16 @@
 //! The judge: owns the warm process, the private folder and the cache.
 
 use std::collections::HashMap;
-use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
+use crate::places::{Parked, Place, Places};
 use crate::reference::Outcome;
 use crate::scratch::Scratch;
 use crate::session::{Answer, Session};
@@ -28,13 +29,16 @@ pub struct Judge {
     zygote: Mutex<Option<Zygote>>,
     /// Who uses the device: many at once to be checked, one alone to be timed.
     lease: RwLock<()>,
-    free: Mutex<usize>,
-    freed: Condvar,
+    /// Workers whose device is being opened: the driver does one after the other in any case, and
+    /// whoever waits for the device alone waits for these.
+    opening: Places,
+    /// Workers that have run a reference and wait to be timed beside a candidate.
+    pub(crate) parked: Parked,
+    slots: Places,
 }
 
-/// A place among the jobs that run at once.
-#[derive(Debug)]
-pub(crate) struct Slot<'a>(&'a Judge);
+/// So many workers open their device at once.
+const OPENING: usize = 4;
 
 impl Judge {
     /// Makes the private folder and starts the warm process (seconds: it imports torch).
@@ -44,29 +48,25 @@ impl Judge {
         }
         let scratch = Scratch::new(&config.scratch)?;
         let device = Device::detect(config.force_cpu);
-        let zygote = Zygote::start(&config, device.kind(), scratch.path())?;
+        let zygote = Zygote::start(&config, &device, scratch.path())?;
         Ok(Self {
             references: Mutex::new(Cache::new(config.cache_bytes)),
             running: Mutex::new(HashMap::new()),
             builds: Mutex::new(Cache::new(config.cache_bytes)),
             zygote: Mutex::new(Some(zygote)),
             lease: RwLock::new(()),
-            free: Mutex::new(config.workers.max(1)),
-            freed: Condvar::new(),
+            opening: Places::new(OPENING),
+            parked: Parked::new(config.workers.max(1)),
+            slots: Places::new(config.workers.max(1)),
             config,
             scratch,
             device,
         })
     }
 
-    /// Waits for a free place.
-    pub(crate) fn slot(&self) -> Slot<'_> {
-        let mut free = lock(&self.free);
-        while *free == 0 {
-            free = self.freed.wait(free).unwrap_or_else(PoisonError::into_inner);
-        }
-        *free -= 1;
-        Slot(self)
+    /// Waits for a free place among the jobs that run at once.
+    pub(crate) fn slot(&self) -> Place<'_> {
+        self.slots.take()
     }
 
     /// The device together with others. Never asked for twice by one thread.
@@ -77,14 +77,18 @@ impl Judge {
     /// The device alone: waits until the others have ended what they do on it, and holds new ones
     /// back.
     pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, ()> {
-        self.lease.write().unwrap_or_else(PoisonError::into_inner)
+        let start = Instant::now();
+        let held = self.lease.write().unwrap_or_else(PoisonError::into_inner);
+        tracing::trace!(us = elapsed_us(start), "waited for the device");
+        held
     }
 
     /// Forks a worker; starts the warm process again if it has died.
     pub(crate) fn worker(&self, role: &str) -> Result<Session, Error> {
+        let start = Instant::now();
         let mut zygote = lock(&self.zygote);
         if zygote.is_none() {
-            *zygote = Some(Zygote::start(&self.config, self.device.kind(), self.scratch.path())?);
+            *zygote = Some(Zygote::start(&self.config, &self.device, self.scratch.path())?);
         }
         let Some(warm) = zygote.as_mut() else {
             return Err(Error::Bug("no warm process after its start".to_owned()));
@@ -97,8 +101,15 @@ impl Judge {
             }
         };
         drop(zygote);
-        let _shared = self.shared();
-        Session::start(forked, self.config.file_mib << 20, self.config.import_timeout)
+        let needs_device = matches!(role, "module" | "kernel") && self.device.kind() != "cpu";
+        let _opening = needs_device.then(|| self.opening.take());
+        let _shared = needs_device.then(|| self.shared());
+        let forked_us = elapsed_us(start);
+        let session =
+            Session::start(forked, self.config.file_mib << 20, self.config.import_timeout)?;
+        let us = elapsed_us(start);
+        tracing::trace!(role, worker = session.id(), forked_us, us, "ready");
+        Ok(session)
     }
 
     /// Puts a question to a worker. A worker that went because the warm process went is the
@@ -106,11 +117,18 @@ impl Judge {
     pub(crate) fn ask(
         &self,
         session: &mut Session,
-        question: serde_json::Value,
+        question: Value,
         blobs: &[(&str, &[u8])],
         timeout: Duration,
     ) -> Result<Answer, Error> {
+        let name = question["time"].as_str().or(question["do"].as_str()).unwrap_or("?").to_owned();
+        let start = Instant::now();
         let answer = session.ask(question, blobs, timeout)?;
+        tracing::trace!(question = name, worker = session.id(), us = elapsed_us(start), "asked");
+        self.blameless(answer)
+    }
+
+    fn blameless(&self, answer: Answer) -> Result<Answer, Error> {
         if matches!(answer, Answer::Gone(_)) {
             let mut zygote = lock(&self.zygote);
             if !zygote.as_ref().is_some_and(Zygote::is_alive) {
@@ -119,6 +137,36 @@ impl Judge {
             }
         }
         Ok(answer)
+    }
+
+    /// Puts a question whose answer needs the device together with others. While the worker says
+    /// that it only compiles, the device is another's; waiting to have it back is not its time.
+    pub(crate) fn ask_sharing(
+        &self,
+        session: &mut Session,
+        question: Value,
+        blobs: &[(&str, &[u8])],
+        timeout: Duration,
+    ) -> Result<Answer, Error> {
+        let mut deadline = Instant::now() + timeout;
+        let mut shared = Some(self.shared());
+        let mut answer = self.ask(session, question, blobs, timeout)?;
+        loop {
+            match &answer {
+                Answer::Said(reply) if reply.value["away"] == true => shared = None,
+                Answer::Said(reply) if reply.value["back"] == true => {
+                    let start = Instant::now();
+                    // Never two at once by one thread.
+                    drop(shared.take());
+                    shared = Some(self.shared());
+                    deadline += start.elapsed();
+                    session.tell("go");
+                }
+                _ => return Ok(answer),
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            answer = self.blameless(session.hear(left)?)?;
+        }
     }
 
     /// Isolation layers of the workers.
@@ -137,11 +185,8 @@ impl Judge {
     }
 }
 
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        *lock(&self.0.free) += 1;
-        self.0.freed.notify_one();
-    }
+fn elapsed_us(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A panic elsewhere leaves nothing half done under these locks.

@@ -45,6 +45,7 @@ mod fault;
 mod headers;
 mod judge;
 mod measure;
+mod places;
 mod poll;
 mod purity;
 mod reference;

@@ -61,7 +61,7 @@ impl Judge {
         if job.backend == Backend::Cuda && self.device.kind() == "cpu" {
             return Ok((Execution::NoDevice, false));
         }
-        let outcome = self.reference(&job.module_source, job.seed, job.trials)?;
+        let outcome = self.reference(&job.module_source, job.seed, job.trials, job.timing)?;
         let reference = match outcome.as_ref() {
             Ok(reference) => reference,
             Err(AtFault(fault, text)) => {
@@ -197,8 +197,7 @@ impl Judge {
         let question = json!({ "do": "call", "log": log, "keep": keep, "sizes": sizes });
         let blobs: [(&str, &[u8]); 2] = [("inputs", &trial.inputs), ("state", &trial.state)];
         let timeout = if keep { self.first_call_timeout() } else { self.call_timeout(trial) };
-        let _shared = self.shared();
-        heard(self.ask(session, question, &blobs, timeout)?)
+        heard(self.ask_sharing(session, question, &blobs, timeout)?)
     }
 
     /// The first result, still alive after the second call, must not have changed.

@@ -20,6 +20,10 @@ const SCALES: [&str; 7] = ["plain", "plain", "x30", "+2.5", "x0.05", "x1e5", "x8
 /// A scaled trial is used only where single precision still carries this much of the result:
 /// beyond, honest kernels that round differently would fail.
 const WELL_CONDITIONED: f64 = 5e-6;
+/// Inputs that take turns when it is timed, as long as together they are not larger than this many
+/// bytes.
+const ROTATING: usize = 3;
+const ROTATING_BYTES: usize = 1 << 30;
 /// Repeated runs on a GPU may differ in the last bits where atomics add floats.
 const REPEATABLE_ON_GPU: f64 = 1e-5;
 
@@ -51,6 +55,10 @@ pub struct Reference {
     pub init: Vec<u8>,
     /// One entry per trial.
     pub trials: Vec<ReferenceTrial>,
+    /// The task as it is given, on the inputs that take turns when it is timed; none if it is not.
+    pub timed: Vec<ReferenceTrial>,
+    /// What the worker that ran it is parked by.
+    pub key: blake3::Hash,
 }
 
 impl Reference {
@@ -68,7 +76,8 @@ impl Weigh for Outcome {
         let Ok(reference) = self else { return 1024 };
         let trial =
             |t: &ReferenceTrial| t.inputs.len() + t.state.len() + t.outputs.len() + t.after.len();
-        reference.init.len() + reference.trials.iter().map(trial).sum::<usize>()
+        reference.init.len()
+            + reference.trials.iter().chain(&reference.timed).map(trial).sum::<usize>()
     }
 }
 
@@ -94,38 +103,103 @@ impl Judge {
         source: &str,
         seed: u64,
         trials: usize,
+        timing: bool,
     ) -> Result<Arc<Outcome>, Error> {
-        let key = blake3::hash(format!("{seed}/{trials}/{source}").as_bytes());
+        let timing = timing && self.device.kind() != "cpu";
+        let key = blake3::hash(format!("{seed}/{trials}/{timing}/{source}").as_bytes());
         let turn = Arc::clone(lock(&self.running).entry(key).or_default());
         let _first = lock(&turn);
         if let Some(found) = lock(&self.references).get(&key) {
             return Ok(found);
         }
-        let outcome = self.run_reference(source, seed, trials);
+        let outcome = self.run_reference(source, seed, trials, timing.then_some(ROTATING), key);
         lock(&self.running).remove(&key);
         let shared = Arc::new(outcome?);
         lock(&self.references).put(key, Arc::clone(&shared));
         Ok(shared)
     }
 
-    fn run_reference(&self, source: &str, seed: u64, trials: usize) -> Result<Outcome, Error> {
-        let mut session = self.worker("module")?;
-        let question = json!({ "do": "load", "seed": derive(seed, "init", 0) });
-        let blobs = [("source", source.as_bytes())];
-        let answer = self.ask(&mut session, question, &blobs, self.config.import_timeout)?;
-        let mut loaded = match heard(answer) {
-            Ok(reply) => reply,
+    fn run_reference(
+        &self,
+        source: &str,
+        seed: u64,
+        trials: usize,
+        timed: Option<usize>,
+        key: blake3::Hash,
+    ) -> Result<Outcome, Error> {
+        let (mut session, mut loaded) = match self.load_reference(source, seed)? {
+            Ok(loaded) => loaded,
             Err(fault) => return Ok(Err(fault)),
         };
         let init = loaded.take("init").unwrap_or_default();
-        let mut reference = Reference { init, trials: Vec::new() };
+        let mut reference = Reference { init, trials: Vec::new(), timed: Vec::new(), key };
         for index in 0..trials.max(1) {
             match self.reference_trial(&mut session, seed, index)? {
                 Ok(trial) => reference.trials.push(trial),
                 Err(fault) => return Ok(Err(fault)),
             }
         }
+        if let Some(most) = timed {
+            let size = reference.trials.first().map_or(0, |trial| trial.inputs.len());
+            for index in 0..(ROTATING_BYTES / size.max(1)).clamp(1, most) {
+                match self.timed_trial(&mut session, derive(seed, "timed", index))? {
+                    Ok(trial) => reference.timed.push(trial),
+                    Err(fault) => return Ok(Err(fault)),
+                }
+            }
+            self.park(key, session)?;
+        }
         Ok(Ok(reference))
+    }
+
+    /// A worker that has imported a module and built its model.
+    pub(crate) fn load_reference(
+        &self,
+        source: &str,
+        seed: u64,
+    ) -> Result<Result<(Session, Reply), AtFault>, Error> {
+        let mut session = self.worker("module")?;
+        let question = json!({ "do": "load", "seed": derive(seed, "init", 0) });
+        let blobs = [("source", source.as_bytes())];
+        let answer = self.ask(&mut session, question, &blobs, self.config.import_timeout)?;
+        Ok(heard(answer).map(|reply| (session, reply)))
+    }
+
+    /// Keeps a reference's worker for the next kernel that is timed beside it.
+    pub(crate) fn park(&self, key: blake3::Hash, mut session: Session) -> Result<(), Error> {
+        let rested =
+            self.ask(&mut session, json!({ "do": "rest" }), &[], self.config.trial_timeout)?;
+        if heard(rested).is_ok() {
+            self.parked.put(key, session);
+        }
+        Ok(())
+    }
+
+    /// Inputs of the task as it is given, and the reference's outputs for them.
+    fn timed_trial(
+        &self,
+        session: &mut Session,
+        seed: u64,
+    ) -> Result<Result<ReferenceTrial, AtFault>, Error> {
+        let question = json!({
+            "do": "trial", "seed": seed, "scale": "plain", "perturb": false, "twice": false,
+            "wide": false,
+        });
+        let _shared = self.shared();
+        let answer = self.ask(session, question, &[], self.config.trial_timeout)?;
+        Ok(heard(answer).map(|mut reply| {
+            let mut take = |name: &str| reply.take(name).unwrap_or_default();
+            ReferenceTrial {
+                seed,
+                varied: "timed".to_owned(),
+                products: false,
+                wall: Duration::ZERO,
+                inputs: take("inputs"),
+                state: take("state"),
+                outputs: take("first"),
+                after: take("after"),
+            }
+        }))
     }
 
     /// One trial. A changed trial on which the reference raises, overflows or is ill conditioned

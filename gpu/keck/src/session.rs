@@ -89,7 +89,14 @@ impl Session {
         self.hear(timeout)
     }
 
-    fn hear(&mut self, timeout: Duration) -> Result<Answer, Error> {
+    /// Answers something that the worker said in between.
+    pub fn tell(&self, packet: &str) {
+        // One that has gone is noticed when it is heard.
+        let _ = wire::send(self.forked.socket.as_fd(), packet.as_bytes(), &[]);
+    }
+
+    /// Waits for what the worker says.
+    pub fn hear(&mut self, timeout: Duration) -> Result<Answer, Error> {
         let start = Instant::now();
         let delay_before = self.waited_for_cpu();
         let mut printing = true;
@@ -178,6 +185,11 @@ impl Session {
     pub fn printed(&mut self) -> String {
         self.drain_log();
         String::from_utf8_lossy(&self.log).into_owned()
+    }
+
+    /// Tells workers apart in the judge's own log.
+    pub fn id(&self) -> i32 {
+        self.forked.handle.as_raw_fd()
     }
 
     fn kill(&self) {

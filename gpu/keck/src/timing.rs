@@ -11,20 +11,24 @@ use crate::answer::{Stop, compare_outputs, heard};
 use crate::error::Error;
 use crate::judge::Judge;
 use crate::measure::MeasureJob;
-use crate::reference::{Reference, ReferenceTrial, derive};
+use crate::reference::{AtFault, Reference, derive};
 use crate::session::{Answer, Reply, Session};
 
+/// Kinds of calls.
+const ROUND: &str = "round";
+const REPLAY: &str = "replay";
 /// Calls in a turn.
 const CALLS: usize = 3;
-/// Turns that each side gets at least and at most.
-const TURNS: std::ops::Range<usize> = 10..40;
+/// Turns of calls before it is known whether replays follow, which count then.
+const FIRST_TURNS: usize = 5;
+/// Turns that count: at least and at most.
+const TURNS: std::ops::Range<usize> = 16..60;
 /// Half-width of the speed-up's interval, relative to it, at which no more turns are taken.
 const NARROW: f64 = 0.015;
 /// Time after which no more turns are taken.
 const BUDGET: Duration = Duration::from_millis(1500);
-/// Inputs that take turns, as long as together they are not larger than this many bytes.
-const ROTATING: usize = 3;
-const ROTATING_BYTES: usize = 1 << 30;
+/// Results of calls that a worker keeps on the device until they are asked for, in bytes.
+const LOOKED_BYTES: usize = 2 << 30;
 /// Only tasks with a shorter reference are also replayed as graphs.
 const SHORT_NS: u64 = 100_000;
 /// What a device may still do after the end of a call beyond what the reference shows, in ns.
@@ -34,16 +38,21 @@ const WALL_CALLS: [usize; 2] = [2, 8];
 /// Only references that take this long are held to the wall clock: below, launches dominate it.
 const WALL_FROM_NS: u64 = 1_000_000;
 
+/// A result of a call that the candidate's worker keeps: the kind of call, and its inputs.
+struct Look {
+    kind: &'static str,
+    inputs: usize,
+}
+
 /// Both sides, ready to be timed on the same inputs.
 struct Bench<'a> {
     judge: &'a Judge,
     candidate: &'a mut Session,
     baseline: &'a mut Session,
     reference: &'a Reference,
-    trials: Vec<ReferenceTrial>,
     /// Which results are asked for is not known to anyone before the call is over.
     seed: u64,
-    checked: Vec<Trial>,
+    looks: Vec<Look>,
     /// For how long the device stayed busy after the calls: candidate, reference.
     tails: [Vec<u64>; 2],
 }
@@ -61,54 +70,58 @@ impl Judge {
         if !job.timing || self.device.kind() == "cpu" {
             return Ok((Timing::NotTaken, Vec::new()));
         }
-        let mut baseline = self.worker("module")?;
-        let load = json!({ "do": "load", "seed": derive(job.seed, "init", 0) });
-        let source = [("source", job.module_source.as_bytes())];
-        trusted(self.ask(&mut baseline, load, &source, self.config.import_timeout)?)?;
-        let size = reference.trials.first().map_or(0, |trial| trial.inputs.len());
-        let count = (ROTATING_BYTES / size.max(1)).clamp(1, ROTATING);
-        let mut trials = Vec::with_capacity(count);
-        for index in 0..count {
-            trials.push(self.timed_trial(&mut baseline, derive(job.seed, "timed", index))?);
-        }
-        let _exclusive = self.exclusive();
+        let mut baseline = match self.parked.take(&reference.key) {
+            Some(parked) => parked,
+            None => match self.load_reference(&job.module_source, job.seed)? {
+                Ok((session, _)) => session,
+                Err(AtFault(_, text)) => return Err(Error::WorkerDied(text).into()),
+            },
+        };
         let mut bench = Bench {
             judge: self,
             candidate,
             baseline: &mut baseline,
             reference,
-            trials,
             seed: job.seed,
-            checked: Vec::new(),
+            looks: Vec::new(),
             tails: Default::default(),
         };
-        bench.open()?;
-        let times = bench.times()?;
-        Ok((Timing::Taken(times), bench.checked))
-    }
-
-    /// Inputs of the task as it is given, and the reference's outputs for them.
-    fn timed_trial(&self, baseline: &mut Session, seed: u64) -> Result<ReferenceTrial, Error> {
-        let question = json!({
-            "do": "trial", "seed": seed, "scale": "plain", "perturb": false, "twice": false,
-            "wide": false,
-        });
-        let mut reply = trusted(self.ask(baseline, question, &[], self.config.trial_timeout)?)?;
-        let mut take = |name: &str| reply.take(name).unwrap_or_default();
-        Ok(ReferenceTrial {
-            seed,
-            varied: "timed".to_owned(),
-            products: false,
-            wall: Duration::ZERO,
-            inputs: take("inputs"),
-            state: take("state"),
-            outputs: take("first"),
-            after: take("after"),
-        })
+        let taken = bench.take();
+        if !matches!(taken, Err(Stop::World(_))) {
+            self.park(reference.key, baseline)?;
+        }
+        taken
     }
 }
 
 impl Bench<'_> {
+    /// Only the calls need the device alone. Their results are looked at afterwards, in copies that
+    /// were made between the calls.
+    fn take(&mut self) -> Result<(Timing, Vec<Trial>), Stop> {
+        {
+            let _shared = self.judge.shared();
+            self.open()?;
+        }
+        let exclusive = self.judge.exclusive();
+        let mut times = self.times()?;
+        drop(exclusive);
+        let mut checked = Vec::new();
+        let mut replayed = Vec::new();
+        for index in 0..self.looks.len() {
+            match self.show(index) {
+                Ok(trial) if self.looks[index].kind == ROUND => checked.push(trial),
+                Ok(trial) => replayed.push(trial),
+                Err(Stop::Candidate(_)) if self.looks[index].kind == REPLAY => times.graph = None,
+                Err(stop) => return Err(stop),
+            }
+        }
+        match times.graph.is_some() && self.judge.worth_timing(&replayed, 1, self.reference) {
+            true => checked.extend(replayed),
+            false => times.graph = None,
+        }
+        Ok((Timing::Taken(times), checked))
+    }
+
     fn candidate(&mut self, question: Value, blobs: &[(&str, &[u8])]) -> Result<Reply, Stop> {
         let timeout = self.judge.config.trial_timeout;
         heard(self.judge.ask(self.candidate, question, blobs, timeout)?)
@@ -120,51 +133,57 @@ impl Bench<'_> {
     }
 
     fn open(&mut self) -> Result<(), Stop> {
-        let trials = std::mem::take(&mut self.trials);
+        let trials = &self.reference.timed;
         let names: Vec<String> = (0..trials.len()).map(|i| format!("inputs{i}")).collect();
         let mut blobs: Vec<(&str, &[u8])> =
-            names.iter().zip(&trials).map(|(n, t)| (n.as_str(), t.inputs.as_slice())).collect();
+            names.iter().zip(trials).map(|(n, t)| (n.as_str(), t.inputs.as_slice())).collect();
         let question = json!({ "do": "time", "time": "open" });
         self.baseline(question.clone(), &blobs)?;
         blobs.push(("state", trials.first().map(|t| t.state.as_slice()).unwrap_or_default()));
         self.candidate(question, &blobs)?;
-        self.trials = trials;
         Ok(())
     }
 
     fn times(&mut self) -> Result<Times, Stop> {
         for _ in 0..2 {
-            self.turn("round", 1, 0)?;
+            self.turn(ROUND, 1, 0)?;
         }
-        let eager = self.sides("round")?;
-        self.tail(&eager)?;
-        self.wall(&eager)?;
+        let mut eager = Sides::default();
+        self.turns(ROUND, &mut eager, FIRST_TURNS..FIRST_TURNS)?;
         let short = median(&eager.reference_ns) < SHORT_NS;
         let graph = if short && self.captured()? { self.replayed()? } else { None };
+        if graph.is_none() {
+            self.turns(ROUND, &mut eager, TURNS)?;
+        }
+        self.tail(&eager)?;
+        self.wall(&eager)?;
         Ok(Times { calls: CALLS as u32, eager, graph })
     }
 
     /// Times of replays; none where the candidate's replays are not right. A kernel that is launched on
     /// another stream than the capturing one is not in the graph: no fault of an honest candidate.
     fn replayed(&mut self) -> Result<Option<Sides>, Stop> {
-        let before = self.checked.len();
-        let sides = self.sides("replay");
-        let seen = self.checked.split_off(before);
-        match sides {
-            Ok(sides) if self.judge.worth_timing(&seen, 1, self.reference) => {
-                self.checked.extend(seen);
-                Ok(Some(sides))
+        let mut sides = Sides::default();
+        let first = self.looks.len();
+        match self.turns(REPLAY, &mut sides, 1..1).and_then(|()| self.show(first)) {
+            Ok(seen) if self.judge.worth_timing(std::slice::from_ref(&seen), 1, self.reference) => {
             }
-            Ok(_) | Err(Stop::Candidate(_)) => Ok(None),
-            Err(world) => Err(world),
+            Ok(_) | Err(Stop::Candidate(_)) => return Ok(None),
+            Err(world) => return Err(world),
         }
+        self.turns(REPLAY, &mut sides, TURNS)?;
+        Ok(Some(sides))
     }
 
-    /// Turns until the interval of the speed-up is narrow or the budget is spent.
-    fn sides(&mut self, kind: &str) -> Result<Sides, Stop> {
+    /// More turns until the interval of the speed-up is narrow or the budget is spent.
+    fn turns(
+        &mut self,
+        kind: &'static str,
+        sides: &mut Sides,
+        range: std::ops::Range<usize>,
+    ) -> Result<(), Stop> {
         let start = Instant::now();
-        let mut sides = Sides::default();
-        for turn in 0..TURNS.end {
+        for turn in sides.candidate_ns.len() / CALLS..range.end {
             let (mine, theirs) = self.turn(kind, CALLS, turn)?;
             sides.candidate_ns.extend(mine);
             sides.reference_ns.extend(theirs);
@@ -172,11 +191,11 @@ impl Bench<'_> {
             if turn < 2 || turn % 8 == 7 {
                 self.look(kind, turn)?;
             }
-            if turn + 1 >= TURNS.start && (start.elapsed() > BUDGET || narrow(&sides)) {
+            if turn + 1 >= range.start && (start.elapsed() > BUDGET || narrow(sides)) {
                 break;
             }
         }
-        Ok(sides)
+        Ok(())
     }
 
     /// One turn of each side; who begins changes.
@@ -204,18 +223,29 @@ impl Bench<'_> {
         Ok((mine, theirs))
     }
 
-    /// Looks at the result of one call of the last turn.
-    fn look(&mut self, kind: &str, turn: usize) -> Result<(), Stop> {
+    /// Has a copy of the result of one call of the last turn kept.
+    fn look(&mut self, kind: &'static str, turn: usize) -> Result<(), Stop> {
+        let size = self.reference.timed.first().map_or(0, |trial| trial.outputs.len());
+        if self.looks.len() >= 2 && self.looks.len() * size > LOOKED_BYTES {
+            return Ok(());
+        }
         let index = derive(self.seed, kind, turn) as usize % CALLS;
-        let question = json!({ "do": "time", "time": "result", "index": index });
-        let mut reply = self.candidate(question, &[])?;
-        let outputs = reply.take("outputs").unwrap_or_default();
-        let which = reply.value["inputs"].as_u64().and_then(|i| usize::try_from(i).ok());
-        let expected = which.and_then(|i| self.trials.get(i));
-        let trial = expected.ok_or_else(|| suspicious("a result of inputs that do not exist"))?;
-        let outputs = compare_outputs(trial, &outputs)?;
-        self.checked.push(Trial { seed: trial.seed, varied: format!("timed-{kind}"), outputs });
+        let reply = self.candidate(json!({ "do": "time", "time": "look", "index": index }), &[])?;
+        let inputs = reply.value["inputs"].as_u64().and_then(|i| usize::try_from(i).ok());
+        let inputs = inputs.filter(|i| *i < self.reference.timed.len());
+        let inputs = inputs.ok_or_else(|| suspicious("a result of inputs that do not exist"))?;
+        self.looks.push(Look { kind, inputs });
         Ok(())
+    }
+
+    /// Compares a result that was kept.
+    fn show(&mut self, index: usize) -> Result<Trial, Stop> {
+        let question = json!({ "do": "time", "time": "show", "index": index });
+        let outputs = self.candidate(question, &[])?.take("outputs").unwrap_or_default();
+        let Look { kind, inputs } = self.looks[index];
+        let trial = &self.reference.timed[inputs];
+        let outputs = compare_outputs(trial, &outputs)?;
+        Ok(Trial { seed: trial.seed, varied: format!("timed-{kind}"), outputs })
     }
 
     /// Work on a stream that nobody waits for goes on after the call's own stream has ended, in most

@@ -14,6 +14,8 @@ pub(crate) struct Toolchain {
     torch: PathBuf,
     python_include: PathBuf,
     known_torch: bool,
+    /// Whether the linker that reads torch's large libraries in a third of the time is there.
+    gold: bool,
 }
 
 /// Files and commands of one build.
@@ -43,13 +45,15 @@ impl Toolchain {
             return Err(missing("no torch headers"));
         }
         let known_torch = torch_version(&torch) == Some(headers::TORCH);
-        Ok(Self { cuda: cuda.to_owned(), torch, nvcc, python_include, known_torch })
+        let gold =
+            ["/usr/local/bin", "/usr/bin"].iter().any(|f| Path::new(f).join("ld.gold").exists());
+        Ok(Self { cuda: cuda.to_owned(), torch, nvcc, python_include, known_torch, gold })
     }
 
     /// What results depend on beside the source.
     pub fn identity(&self) -> String {
         let headers = headers::identity();
-        format!("{}|{}|{headers}|flags-2", self.nvcc.display(), self.torch.display())
+        format!("{}|{}|{headers}|flags-3", self.nvcc.display(), self.torch.display())
     }
 
     /// Whether an extension may be tried with our own headers.
@@ -81,7 +85,8 @@ impl Toolchain {
         gxx.extend(["-c", "main.cpp", "-o", "main.o"].map(str::to_owned));
         let mut nvcc = vec![
             self.nvcc.display().to_string(),
-            "-O3".into(),
+            // Of the host's code; kernels are optimised in any case.
+            "-O1".into(),
             "-w".into(),
             "--expt-relaxed-constexpr".into(),
             "--expt-extended-lambda".into(),
@@ -94,9 +99,10 @@ impl Toolchain {
             // Types of ours carry torch's names: no library may take one for the other.
             gxx.push("-fvisibility=hidden".to_owned());
             nvcc.extend(["-Xcompiler", "-fvisibility=hidden"].map(str::to_owned));
-        }
-        if headers::binds(extension) {
-            nvcc.push("-DKECK_BINDS".to_owned());
+            for part in headers::parts(extension) {
+                gxx.push(part.to_owned());
+                nvcc.push(part.to_owned());
+            }
         }
         nvcc.extend(["-c", "cuda.cu", "-o", "cuda.o"].map(str::to_owned));
         Plan {
@@ -136,6 +142,9 @@ impl Toolchain {
         let mut command: Vec<String> =
             ["g++", "-shared", "main.o", "cuda.o", "-o"].map(str::to_owned).into();
         command.push(format!("{name}.so"));
+        if self.gold {
+            command.push("-fuse-ld=gold".to_owned());
+        }
         for folder in [self.torch.join("lib"), self.cuda_libraries()] {
             command.push(format!("-L{}", folder.display()));
             command.push(format!("-Wl,-rpath,{}", folder.display()));
@@ -169,8 +178,11 @@ fn binding(extension: &Extension) -> String {
 }
 
 fn device_code(extension: &Extension) -> String {
-    let mut text =
-        String::from("#include <torch/types.h>\n#include <cuda.h>\n#include <cuda_runtime.h>\n");
+    // Our set has the header of the driver's types read only where they are named.
+    let mut text = String::from(
+        "#include <torch/types.h>\n#if !defined(KECK) || defined(KECK_DRIVER)\n#include <cuda.h>\n\
+         #endif\n#include <cuda_runtime.h>\n",
+    );
     for source in &extension.cuda {
         text.push_str(source);
         text.push('\n');

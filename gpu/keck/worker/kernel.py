@@ -13,6 +13,7 @@ import torch
 
 import clock  # noqa: F401  (binds its functions now)
 import inline
+import jit
 import watch
 import wire
 from fences import Fences
@@ -59,6 +60,7 @@ class Session:
             try:
                 reply, out = handlers[message["do"]](message, blobs)
             except BaseException as error:  # a candidate may raise anything, SystemExit included
+                jit.LEASE.sock = None
                 reply, out = failure(self.step, error), []
             wire.send(self.sock, reply, out)
 
@@ -128,9 +130,11 @@ class Session:
         seen.ops = {} if message["log"] else None
         # Memory that a kernel leaves unwritten must not hold anything that looks like an answer.
         torch.utils.deterministic.fill_uninitialized_memory = True
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        deterministic(True)
+        jit.LEASE.sock = self.sock if self.device != "cpu" else None
         fences = Fences(message["sizes"] if self.device != "cpu" else [], self.device)
         result, kernels = self.observed(values, message["log"])
+        jit.LEASE.sock = None
         launches, ops = seen.launches, seen.ops or {}
         outputs = wire.flatten(result)
         kinds = [describe(o) for o in outputs]
@@ -146,7 +150,8 @@ class Session:
     def observed(self, values, log):
         """Forward under the op log and, on a GPU, under the profiler of device kernels."""
         mode = watch.OpLog() if log else None
-        profiler = clock.profiler() if log and self.device != "cpu" else None
+        profiler = clock.Profiler() if log and self.device != "cpu" else None
+        kernels = None
         with torch.no_grad():
             if profiler:
                 profiler.start()
@@ -160,8 +165,8 @@ class Session:
             if self.device != "cpu":
                 clock.synchronize()
             if profiler:
-                profiler.stop()
-        return result, clock.kernel_names(profiler) if profiler else None
+                kernels = profiler.stop()
+        return result, kernels
 
     def kept_again(self, _message, _blobs):
         """The kept result of an earlier call once more: a reused buffer shows as a change."""
@@ -170,11 +175,16 @@ class Session:
     def time(self, message, blobs):
         self.step = "forward"
         if message["time"] == "open":
-            torch.use_deterministic_algorithms(False)
+            deterministic(False)
             self.load_state(blobs["state"])
             self.timed = Timed(self.model, self.device, inputs_of(blobs))
             return {}, []
         return self.timed.answer(message)
+
+
+def deterministic(on):
+    """As `torch.use_deterministic_algorithms`, which first imports torch's compiler."""
+    torch._C._set_deterministic_algorithms(on, warn_only=on)
 
 
 def describe(output):

@@ -30,7 +30,8 @@ class Session:
         self.step = "import"
 
     def loop(self):
-        handlers = {"load": self.load, "trial": self.trial, "dead": self.dead, "time": self.time}
+        handlers = {"load": self.load, "trial": self.trial, "dead": self.dead, "time": self.time,
+                    "rest": self.rest}
         while True:
             message, blobs = wire.receive(self.sock)
             if message is None:
@@ -143,6 +144,13 @@ class Session:
             self.timed = Timed(self.model, self.device, inputs_of(blobs))
             return {}, []
         return self.timed.answer(message)
+
+    def rest(self, _message, _blobs):
+        """Gives back the device memory that only the last question needed."""
+        self.timed = None
+        if self.device != "cpu":
+            torch.cuda.empty_cache()
+        return {}, []
 
 
 def init_arguments(init):

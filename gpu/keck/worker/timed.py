@@ -9,7 +9,8 @@ import torch
 import clock
 import wire
 
-CudaGraph, graph, clone, copy_ = torch.cuda.CUDAGraph, torch.cuda.graph, torch.Tensor.clone, torch.Tensor.copy_
+CudaGraph, clone, copy_ = torch.cuda.CUDAGraph, torch.Tensor.clone, torch.Tensor.copy_
+Stream, on = torch.cuda.Stream, torch.cuda.stream
 now = time.perf_counter_ns
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -17,11 +18,11 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 class Timed:
     def __init__(self, model, device, inputs):
         self.model, self.inputs = model, [wire.decode(i, device) for i in inputs]
-        self.results, self.place = [], 0
+        self.results, self.looked, self.place = [], [], 0
         self.graph = self.static = self.captured = None
 
     def answer(self, message):
-        """One request: `round`, `result`, `capture` or `replay`."""
+        """One request: `round`, `look`, `show`, `capture` or `replay`."""
         with torch.no_grad():
             return getattr(self, message["time"])(message)
 
@@ -42,11 +43,15 @@ class Timed:
             tails.append(tail)
         return {"ns": times, "tails": tails}, []
 
-    def result(self, message):
-        """The result of one call of the last round, and which inputs it had."""
+    def look(self, message):
+        """Keeps a copy of the result of one call of the last round; says which inputs it had."""
         which, result = self.results[message["index"]]
-        outputs = [o for o in wire.flatten(result) if type(o) in PLAIN]
-        return {"inputs": which}, [("outputs", wire.encode(outputs, contiguous=True))]
+        self.looked.append([clone(o) for o in wire.flatten(result) if type(o) in PLAIN])
+        return {"inputs": which}, []
+
+    def show(self, message):
+        """A copy that was kept. Asked for when the device is no longer waited for."""
+        return {}, [("outputs", wire.encode(self.looked[message["index"]], contiguous=True))]
 
     def capture(self, _message):
         """Records one call as a CUDA graph over inputs that keep their place."""
@@ -54,8 +59,13 @@ class Timed:
             self.static = renewed(self.inputs[0])
             clock.synchronize()
             self.graph = CudaGraph()
-            with graph(self.graph):
-                self.captured = self.model(*self.static)
+            # Not `torch.cuda.graph`: that collects garbage and empties the allocator's cache first.
+            with on(Stream()):
+                self.graph.capture_begin()
+                try:
+                    self.captured = self.model(*self.static)
+                finally:
+                    self.graph.capture_end()
             clock.synchronize()
             return {"captured": True}, []
         except Exception as error:

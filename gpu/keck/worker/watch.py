@@ -27,6 +27,11 @@ WATCH = Watch()
 class OpLog(TorchDispatchMode):
     """Counts operators outside of kernel launches, by name."""
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        """Else the first operator imports torch's compiler, which takes seconds."""
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if WATCH.depth == 0 and WATCH.ops is not None:
             name = func._schema.name

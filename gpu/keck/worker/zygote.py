@@ -61,14 +61,14 @@ def isolate(config):
     return layers
 
 
-def warm_up(device):
+def warm_up(device, arch):
     """Everything a worker will need is imported here, so that a fork costs milliseconds."""
     import torch
-    import torch._dynamo.config  # noqa: F401
     import torch.utils.cpp_extension  # noqa: F401
     import triton
     import triton.language  # noqa: F401
 
+    import jit
     import kernel
     import module
     import tools
@@ -77,11 +77,13 @@ def warm_up(device):
         # Compiles and loads Triton's part of the driver, once; it does not touch the device.
         from triton.backends.nvidia.driver import CudaUtils
         CudaUtils()
+        jit.warm(arch)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     version = {"torch": torch.__version__, "triton": triton.__version__,
                "python": sys.version.split()[0]}
-    roles = {"module": module.serve, "kernel": kernel.serve, "tools": tools.serve}
+    roles = {"module": module.serve, "kernel": kernel.serve, "sources": kernel.serve,
+             "tools": tools.serve}
     return roles, version
 
 
@@ -144,7 +146,7 @@ class Forker:
             devices = [d for d in visible_devices() if os.path.exists(d)]
             sandbox.landlock([*visible_folders(), "/etc", "/proc"], [home, *devices])
         sandbox.die_with_parent()  # the kernel forgets it when the user changes
-        if config["device"] != "cpu" and request["role"] != "tools":
+        if config["device"] != "cpu" and request["role"] in ("module", "kernel"):
             self.open_device()
         sandbox.seccomp(allow_exec=starts)
 
@@ -170,7 +172,7 @@ def main():
     config = json.loads(sys.argv[1])
     control = socket.socket(fileno=os.dup(0))
     layers = isolate(config)
-    roles, version = warm_up(config["device"])
+    roles, version = warm_up(config["device"], int(config["arch"]))
     extra = ["own-uid"] if layers and os.getuid() == 0 and "user-ns" not in layers else []
     extra += ["landlock"] if not layers and sandbox.libc.syscall(444, None, 0, 1) > 0 else []
     extra += ["no-capabilities", "no-new-privs", "rlimits"]

@@ -4,13 +4,13 @@
 // same names below c10/ and torch/headeronly/).
 #pragma once
 
-#include <algorithm>
+#define KECK
+
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <optional>
@@ -20,6 +20,11 @@
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#if defined(KECK_ALGORITHMS)
+#include <algorithm>
+#include <functional>
+#endif
 
 #if defined(__CUDACC__)
 #define C10_HOST_DEVICE __host__ __device__

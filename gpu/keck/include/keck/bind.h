@@ -110,7 +110,9 @@ inline bool placed(const Function& f, PyObject* const* args, size_t given, PyObj
     if (at >= nameable) return false;
     values[at] = args[given + static_cast<size_t>(k)];
   }
-  return std::all_of(values, values + f.count, [](PyObject* v) { return v != nullptr; });
+  bool all = true;
+  for (size_t i = 0; i < f.count; ++i) all = all && values[i];
+  return all;
 }
 
 inline PyObject* enter(PyObject* self, PyObject* const* args, Py_ssize_t given, PyObject* names) {

@@ -200,7 +200,8 @@ PyObject* to_python(const std::vector<T>& values) {
 
 template <size_t N>
 PyObject* tuple_of(const std::array<PyObject*, N>& items) {
-  const bool whole = std::all_of(items.begin(), items.end(), [](PyObject* o) { return o; });
+  bool whole = true;
+  for (PyObject* item : items) whole = whole && item;
   PyObject* tuple = whole ? PyTuple_New(N) : nullptr;
   for (size_t i = 0; i < N; ++i) {
     if (tuple) PyTuple_SET_ITEM(tuple, static_cast<Py_ssize_t>(i), items[i]);

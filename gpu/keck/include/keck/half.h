@@ -1,14 +1,16 @@
 // The 16-bit floating-point types. Stands in for c10/util/Half.h and BFloat16.h; the rules of
 // conversion and arithmetic are those of torch/headeronly/util/Half.h and BFloat16.h: all
-// arithmetic goes through float, rounding is to nearest even, and device code uses the same
-// intrinsics.
+// arithmetic goes through float, rounding is to nearest even, and device code has the instructions
+// of the intrinsics that are used there. CUDA's own headers of these types take a third of a whole
+// build, so they are read only for texts that speak of such types (KECK_SHORT_FLOATS).
 #pragma once
 
 #include "keck/base.h"
 
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) && defined(KECK_SHORT_FLOATS)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#define KECK_CUDA_TYPES
 #endif
 
 namespace keck {
@@ -73,19 +75,21 @@ struct alignas(2) Half {
   constexpr C10_HOST_DEVICE Half(unsigned short bits, from_bits_t) : x(bits) {}
   C10_HOST_DEVICE Half(float value) {
 #if defined(__CUDA_ARCH__)
-    x = static_cast<unsigned short>(__half_as_short(__float2half(value)));
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x) : "f"(value));
 #else
     x = keck::float_to_half(value);
 #endif
   }
   C10_HOST_DEVICE operator float() const {
 #if defined(__CUDA_ARCH__)
-    return __half2float(*reinterpret_cast<const __half*>(&x));
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x));
+    return value;
 #else
     return keck::half_to_float(x);
 #endif
   }
-#if defined(__CUDACC__)
+#if defined(KECK_CUDA_TYPES)
   C10_HOST_DEVICE Half(const __half& value) : x(*reinterpret_cast<const unsigned short*>(&value)) {}
   C10_HOST_DEVICE operator __half() const { return *reinterpret_cast<const __half*>(&x); }
 #endif
@@ -101,7 +105,7 @@ struct alignas(2) BFloat16 {
   constexpr C10_HOST_DEVICE BFloat16(unsigned short bits, from_bits_t) : x(bits) {}
   C10_HOST_DEVICE BFloat16(float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    x = __bfloat16_as_ushort(__float2bfloat16(value));
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x) : "f"(value));
 #elif defined(__CUDA_ARCH__)
 #error "architectures before 8.0 take the full path"
 #else
@@ -109,13 +113,9 @@ struct alignas(2) BFloat16 {
 #endif
   }
   C10_HOST_DEVICE operator float() const {
-#if defined(__CUDACC__)
-    return __bfloat162float(*reinterpret_cast<const __nv_bfloat16*>(&x));
-#else
     return keck::bits_of<float>(static_cast<uint32_t>(x) << 16);
-#endif
   }
-#if defined(__CUDACC__)
+#if defined(KECK_CUDA_TYPES)
   C10_HOST_DEVICE BFloat16(const __nv_bfloat16& value)
       : x(*reinterpret_cast<const unsigned short*>(&value)) {}
   explicit C10_HOST_DEVICE operator __nv_bfloat16() const {
@@ -126,10 +126,10 @@ struct alignas(2) BFloat16 {
 
 #if defined(__CUDA_ARCH__)
 inline __device__ Half __ldg(const Half* at) {
-  return ::__ldg(reinterpret_cast<const __half*>(at));
+  return {::__ldg(reinterpret_cast<const unsigned short*>(at)), Half::from_bits()};
 }
 inline __device__ BFloat16 __ldg(const BFloat16* at) {
-  return ::__ldg(reinterpret_cast<const __nv_bfloat16*>(at));
+  return {::__ldg(reinterpret_cast<const unsigned short*>(at)), BFloat16::from_bits()};
 }
 #endif
 
@@ -157,7 +157,9 @@ KECK_ALL(BFloat16)
 
 inline C10_HOST_DEVICE Half operator-(const Half& a) {
 #if defined(__CUDA_ARCH__)
-  return __hneg(a);
+  Half negated;
+  asm("neg.f16 %0, %1;" : "=h"(negated.x) : "h"(a.x));
+  return negated;
 #else
   return -static_cast<float>(a);
 #endif
@@ -166,6 +168,7 @@ inline C10_HOST_DEVICE BFloat16 operator-(const BFloat16& a) { return -static_ca
 inline C10_HOST_DEVICE bool operator>(BFloat16& a, BFloat16& b) { return float(a) > float(b); }
 inline C10_HOST_DEVICE bool operator<(BFloat16& a, BFloat16& b) { return float(a) < float(b); }
 
+#undef KECK_CUDA_TYPES
 #undef KECK_ALL
 #undef KECK_ARITHMETIC
 #undef KECK_INTEGER

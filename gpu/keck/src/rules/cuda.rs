@@ -1,5 +1,7 @@
 //! The static rules for the C++ and CUDA text of a candidate.
 
+use std::collections::BTreeSet;
+
 use events::outcome::{Failure, FailureKind};
 
 use super::cpp::{Token, tokens};
@@ -29,6 +31,29 @@ pub fn inspect_literals(texts: &[String]) -> Option<String> {
 pub fn includes(source: &str) -> Vec<String> {
     let name = |t| if let Token::Include(name) = t { Some(name) } else { None };
     tokens(source).into_iter().filter_map(name).collect()
+}
+
+/// All names of a source, each once.
+pub fn words(source: &str) -> BTreeSet<String> {
+    let name = |t| if let Token::Name(name) = t { Some(name) } else { None };
+    tokens(source).into_iter().filter_map(name).collect()
+}
+
+/// What a source names of `std`. `min` and `max` of a list in braces are other functions than those
+/// of two values: they end in `({`.
+pub fn of_std(source: &str) -> BTreeSet<String> {
+    let tokens = tokens(source);
+    let mut found = BTreeSet::new();
+    for (at, window) in tokens.windows(3).enumerate() {
+        if let [first, Token::Mark("::"), Token::Name(name)] = window
+            && is_name(first, "std")
+        {
+            let braces = [Token::Mark("("), Token::Mark("{")];
+            let listed = tokens.get(at + 3..at + 5) == Some(&braces);
+            found.insert(if listed { format!("{name}({{") } else { name.clone() });
+        }
+    }
+    found
 }
 
 /// Names of the `__global__` functions of a source.

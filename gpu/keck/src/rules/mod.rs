@@ -18,6 +18,6 @@ mod tables;
 mod types;
 mod work;
 
-pub use cuda::{includes, inspect as inspect_cuda, kernel_names};
+pub use cuda::{includes, inspect as inspect_cuda, kernel_names, of_std, words};
 pub use kernel::inspect_kernel;
 pub use module::inspect_module;

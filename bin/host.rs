@@ -20,6 +20,10 @@ pub struct HostConfig {
     pub device: String,
     /// Judge jobs at the same time; 0 is one per core.
     pub judges: usize,
+    /// Turns that are timed at least; 0 is the usual number. More make narrower intervals.
+    pub timing_turns: usize,
+    /// Hold the device for one candidate from its start to its end, not only while it is timed.
+    pub exclusive: bool,
     /// Samples drawn for one append.
     pub samples_per_append: usize,
     /// Port for status and metrics on 127.0.0.1; 0 is any free one.
@@ -33,6 +37,8 @@ impl Default for HostConfig {
             engine: None,
             device: "cpu".to_owned(),
             judges: 0,
+            timing_turns: 0,
+            exclusive: false,
             samples_per_append: 32,
             port: 0,
         }

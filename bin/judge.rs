@@ -19,6 +19,8 @@ use crate::host::HostConfig;
 /// Keck behind the actors' port.
 pub struct KeckJudge {
     keck: keck::Judge,
+    /// Versions of what judges: driver, torch, triton, nvcc and the like.
+    environment: Value,
 }
 
 impl KeckJudge {
@@ -26,7 +28,8 @@ impl KeckJudge {
     pub fn new(host: &HostConfig, scratch: &Path) -> Result<Self> {
         let keck =
             keck::Judge::new(settings(host, scratch)?).map_err(|e| anyhow!("the judge: {e}"))?;
-        Ok(Self { keck })
+        let environment = json!(keck.environment());
+        Ok(Self { keck, environment })
     }
 
     /// Isolation layers that are active.
@@ -39,6 +42,31 @@ impl KeckJudge {
         self.keck.device()
     }
 
+    /// What a profiler sees of a kernel that is right; null where nothing can be profiled.
+    pub fn evidence(&self, job: &MeasureJob) -> Result<Value, WorldFailed> {
+        let world = |e: keck::Error| WorldFailed(e.to_string());
+        let Ok(backend) = keck::rules::inspect_kernel(&job.kernel_source) else {
+            return Ok(Value::Null);
+        };
+        let job = MeasureJob { backend, ..job.clone() };
+        let found = self.keck.evidence(&self.built(&job).map_err(world)?).map_err(world)?;
+        Ok(json!(found))
+    }
+
+    /// A job with its build, from the cache or made now.
+    fn built(&self, job: &MeasureJob) -> Result<keck::MeasureJob, keck::Error> {
+        let source = job.kernel_source.clone();
+        Ok(keck::MeasureJob {
+            module_source: job.module_source.clone(),
+            kernel_source: job.kernel_source.clone(),
+            backend: job.backend,
+            build: self.keck.build(&BuildJob { source, backend: job.backend })?,
+            seed: job.seed,
+            trials: job.trials as usize,
+            timing: job.timing,
+        })
+    }
+
     /// Whether kernels run on a GPU.
     pub fn has_gpu(&self) -> bool {
         self.device() != events::rules::verdict::CPU
@@ -47,10 +75,12 @@ impl KeckJudge {
     /// Judges one pair and says what `profile` makes of it. A failure of the world is the outcome
     /// `judge_error`, never a verdict.
     pub fn answer(&self, job: &MeasureJob, profile: Rules) -> Value {
-        match self.pair(job) {
+        let mut object = match self.pair(job) {
             Ok(judged) => report(job, &judged, profile),
             Err(failure) => json!({ "outcome": "judge_error", "reason": failure.0 }),
-        }
+        };
+        object["environment"] = self.environment.clone();
+        object
     }
 
     /// Judges one pair from source to measurement, as the actors do in three steps.
@@ -68,12 +98,15 @@ impl KeckJudge {
 
 /// Keck's settings on this machine.
 pub fn settings(host: &HostConfig, scratch: &Path) -> Result<keck::Config> {
+    let usual = keck::Config::default();
     Ok(keck::Config {
         python: host.python()?,
         scratch: scratch.to_owned(),
         workers: host.judges(),
         force_cpu: host.device == "cpu",
-        ..keck::Config::default()
+        turns: if host.timing_turns > 0 { host.timing_turns } else { usual.turns },
+        exclusive: host.exclusive,
+        ..usual
     })
 }
 
@@ -116,19 +149,8 @@ impl Judge for KeckJudge {
     }
 
     fn measure(&self, job: &MeasureJob) -> Result<Measurement, WorldFailed> {
-        let build =
-            self.keck.build(&BuildJob { source: job.kernel_source.clone(), backend: job.backend });
-        let build = build.map_err(|e| WorldFailed(e.to_string()))?;
-        let job = keck::MeasureJob {
-            module_source: job.module_source.clone(),
-            kernel_source: job.kernel_source.clone(),
-            backend: job.backend,
-            build,
-            seed: job.seed,
-            trials: job.trials as usize,
-            timing: job.timing,
-        };
-        self.keck.measure(&job).map_err(|e| WorldFailed(e.to_string()))
+        let measured = self.built(job).and_then(|job| self.keck.measure(&job));
+        measured.map_err(|e| WorldFailed(e.to_string()))
     }
 }
 

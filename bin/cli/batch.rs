@@ -23,7 +23,7 @@ use crate::parallel::parallel;
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A JSONL file of {"id", "reference" or "reference_file", "candidate" or "candidate_file" or
-    /// "answer"}, or a folder of folders that hold `reference.py` and any number of other `.py`
+    /// "answer", "seed" if it is another}, or a folder of folders that hold `reference.py` and any number of other `.py`
     /// files. File names are relative to the JSONL file; an answer is text with a fenced block.
     input: PathBuf,
     /// One JSON object a line for each pair. What stands there already is not judged again.
@@ -43,6 +43,8 @@ struct Line {
     candidate: Option<String>,
     candidate_file: Option<PathBuf>,
     answer: Option<String>,
+    /// In place of `--seed`.
+    seed: Option<u64>,
 }
 
 /// What is to be judged; a candidate that could not be had is judged as having no code.
@@ -50,17 +52,19 @@ struct Pair {
     id: String,
     reference: String,
     candidate: String,
+    seed: u64,
     /// Of everything that the outcome depends on.
     key: String,
 }
 
 impl Arguments {
-    fn pair(&self, id: String, reference: String, candidate: String) -> Pair {
-        let Ruling { profile, seed, trials, timing } = &self.ruling;
+    fn pair(&self, id: String, reference: String, candidate: String, seed: Option<u64>) -> Pair {
+        let Ruling { profile, trials, timing, .. } = &self.ruling;
+        let seed = seed.unwrap_or(self.ruling.seed);
         let settings = format!("{profile:?}/{seed}/{trials}/{timing}");
         let parts = [reference.as_str(), candidate.as_str(), settings.as_str()];
         let key = Digest::of(parts.join("\0").as_bytes()).hex();
-        Pair { id, reference, candidate, key }
+        Pair { id, reference, candidate, seed, key }
     }
 
     fn pairs(&self) -> Result<Vec<Pair>> {
@@ -102,7 +106,7 @@ impl Arguments {
                     return Err(wrong(what.into()).into());
                 }
             };
-            pairs.push(self.pair(line.id, reference, candidate));
+            pairs.push(self.pair(line.id, reference, candidate, line.seed));
         }
         Ok(pairs)
     }
@@ -114,7 +118,7 @@ impl Arguments {
             for file in sorted(task)?.iter().filter(|p| p.extension().is_some_and(|e| e == "py")) {
                 if !file.ends_with("reference.py") {
                     let id = file.strip_prefix(&self.input).unwrap_or(file).display().to_string();
-                    pairs.push(self.pair(id, reference.clone(), lossy(file)?));
+                    pairs.push(self.pair(id, reference.clone(), lossy(file)?, None));
                 }
             }
         }
@@ -160,7 +164,7 @@ pub fn judge_batch(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
     let outcomes = parallel(host.judges(), left.len(), |place| {
         let pair = left[place];
         let judge = &standalone.judge;
-        let mut found = arguments.ruling.answer(judge, &pair.reference, &pair.candidate);
+        let mut found = arguments.ruling.answer(judge, &pair.reference, &pair.candidate, pair.seed);
         found["id"] = json!(pair.id);
         found["key"] = json!(pair.key);
         let line = format!("{found}\n");

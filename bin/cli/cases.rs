@@ -88,7 +88,7 @@ fn found(judge: &KeckJudge, case: &Case, arguments: &Arguments) -> serde_json::V
     let Ok(source) = std::str::from_utf8(&case.source) else {
         return json!({ "outcome": "compile_error", "reason": "the file is not UTF-8" });
     };
-    arguments.ruling.answer(judge, &case.module, source)
+    arguments.ruling.answer(judge, &case.module, source, arguments.ruling.seed)
 }
 
 /// `kernelzero judge-cases`.

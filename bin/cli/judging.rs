@@ -36,6 +36,10 @@ pub struct JudgeArguments {
     /// Also time both, where there is a GPU.
     #[arg(long)]
     timing: bool,
+    /// Also say what a profiler sees of a right kernel and its reference: kernels with times,
+    /// registers and shared memory, bytes and operations against what the device reaches.
+    #[arg(long)]
+    evidence: bool,
     /// One JSON object.
     #[arg(long)]
     json: bool,
@@ -82,13 +86,13 @@ pub(super) struct Ruling {
 
 impl Ruling {
     /// What `judge` says of one pair.
-    pub fn answer(&self, judge: &KeckJudge, reference: &str, candidate: &str) -> Value {
+    pub fn answer(&self, judge: &KeckJudge, reference: &str, candidate: &str, seed: u64) -> Value {
         let job = MeasureJob {
             module_source: reference.to_owned(),
             kernel_source: candidate.to_owned(),
             // Read from the candidate's source.
             backend: Backend::Triton,
-            seed: self.seed,
+            seed,
             trials: self.trials,
             timing: self.timing,
         };
@@ -154,7 +158,11 @@ pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
         trials: arguments.trials,
         timing: arguments.timing,
     };
-    let object = standalone.judge.answer(&job, arguments.profile.into());
+    let mut object = standalone.judge.answer(&job, arguments.profile.into());
+    if arguments.evidence && object["outcome"] == "correct" {
+        object["evidence"] =
+            standalone.judge.evidence(&job).map_err(|failure| anyhow::anyhow!(failure.0))?;
+    }
     if arguments.json {
         println!("{object:#}");
     } else {
@@ -165,6 +173,9 @@ pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
         );
         if let Some(speedup) = object["speedup"].as_f64() {
             println!("speed-up over eager: {speedup:.3}");
+        }
+        if !object["evidence"].is_null() {
+            println!("{:#}", object["evidence"]);
         }
     }
     Ok(match object["outcome"].as_str() {

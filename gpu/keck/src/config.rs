@@ -44,6 +44,12 @@ pub struct Config {
     pub tmp_mib: u64,
     /// Bytes of reference results that are kept for further kernels of the same module.
     pub cache_bytes: usize,
+    /// Turns that are timed at least, of three calls of each side; more until the speed-up's
+    /// interval is narrow.
+    pub turns: usize,
+    /// Hold the device for one candidate from its start to its end, as the paper does. Else only
+    /// while it is timed.
+    pub exclusive: bool,
     /// Layers to use.
     pub isolation: Isolation,
     /// Run on the CPU even if there is a GPU.
@@ -66,6 +72,8 @@ impl Default for Config {
             file_mib: 1024,
             tmp_mib: 256,
             cache_bytes: 256 << 20,
+            turns: 16,
+            exclusive: false,
             isolation: Isolation::Strongest,
             force_cpu: false,
         }

@@ -14,6 +14,8 @@ pub enum Device {
         name: String,
         /// Compute capability without the dot, as in `90`.
         arch: String,
+        /// Version of its driver.
+        driver: String,
     },
 }
 
@@ -24,13 +26,18 @@ impl Device {
             return Self::Cpu;
         }
         let asked = Command::new("nvidia-smi")
-            .args(["--query-gpu=name,compute_cap", "--format=csv,noheader"])
+            .args(["--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"])
             .output();
         let text = asked.map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
         let line = text.ok().and_then(|t| t.lines().next().map(str::to_owned));
-        match line.as_deref().and_then(|l| l.rsplit_once(", ")) {
-            Some((name, arch)) => Self::Cuda { name: name.to_owned(), arch: arch.replace('.', "") },
-            None => Self::Cpu,
+        let line = line.as_deref().unwrap_or_default();
+        match line.split(", ").collect::<Vec<_>>()[..] {
+            [name, arch, driver] => Self::Cuda {
+                name: name.to_owned(),
+                arch: arch.replace('.', ""),
+                driver: driver.to_owned(),
+            },
+            _ => Self::Cpu,
         }
     }
 
@@ -47,6 +54,14 @@ impl Device {
         match self {
             Self::Cpu => "cpu-interpreter",
             Self::Cuda { name, .. } => name,
+        }
+    }
+
+    /// The driver's version, where there is one.
+    pub fn driver(&self) -> Option<&str> {
+        match self {
+            Self::Cpu => None,
+            Self::Cuda { driver, .. } => Some(driver),
         }
     }
 

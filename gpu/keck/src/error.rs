@@ -33,6 +33,9 @@ pub enum Error {
     /// A worker could not be made.
     #[error("cannot start a worker: {0}")]
     Spawn(String),
+    /// The device does not answer, or not rightly.
+    #[error("the device is not usable ({0}): see nvidia-smi, reset it or set another `device`")]
+    DeviceLost(String),
     /// Work that would have been done in time on a machine that is less busy.
     #[error("the machine is too busy ({0}): lower `Config::workers` or the load beside it")]
     Overloaded(String),

@@ -1,7 +1,7 @@
 //! The judge: owns the warm process, the private folder and the cache.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -10,10 +10,13 @@ use crate::cache::Cache;
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
+use crate::lease::Lease;
 use crate::places::{Parked, Place, Places};
+use crate::probe::Rates;
 use crate::reference::Outcome;
 use crate::scratch::Scratch;
 use crate::session::{Answer, Session};
+use crate::toolchain::Toolchain;
 use crate::zygote::Zygote;
 
 /// Judges modules and kernels. Made once, used from several threads.
@@ -27,18 +30,22 @@ pub struct Judge {
     pub(crate) running: Mutex<HashMap<blake3::Hash, Arc<Mutex<()>>>>,
     pub(crate) builds: Mutex<Cache<crate::compile::Compiled>>,
     zygote: Mutex<Option<Zygote>>,
-    /// Who uses the device: many at once to be checked, one alone to be timed.
-    lease: RwLock<()>,
-    /// Workers whose device is being opened: the driver does one after the other in any case, and
-    /// whoever waits for the device alone waits for these.
+    pub(crate) lease: Lease,
+    /// Workers whose device is being opened: the driver does one after the other in any case. So
+    /// few at once do not disturb what is timed.
     opening: Places,
     /// Workers that have run a reference and wait to be timed beside a candidate.
     pub(crate) parked: Parked,
     slots: Places,
+    /// Since when the device is in quarantine.
+    pub(crate) unwell: Mutex<Option<Instant>>,
+    pub(crate) rates: Mutex<Option<Rates>>,
 }
 
 /// So many workers open their device at once.
-const OPENING: usize = 4;
+const OPENING: usize = 8;
+/// After this long on the device a worker no longer keeps others from having it alone.
+const LINGERS: Duration = Duration::from_millis(400);
 
 impl Judge {
     /// Makes the private folder and starts the warm process (seconds: it imports torch).
@@ -54,10 +61,12 @@ impl Judge {
             running: Mutex::new(HashMap::new()),
             builds: Mutex::new(Cache::new(config.cache_bytes)),
             zygote: Mutex::new(Some(zygote)),
-            lease: RwLock::new(()),
+            lease: Lease::default(),
             opening: Places::new(OPENING),
             parked: Parked::new(config.workers.max(1)),
             slots: Places::new(config.workers.max(1)),
+            unwell: Mutex::new(None),
+            rates: Mutex::new(None),
             config,
             scratch,
             device,
@@ -67,20 +76,6 @@ impl Judge {
     /// Waits for a free place among the jobs that run at once.
     pub(crate) fn slot(&self) -> Place<'_> {
         self.slots.take()
-    }
-
-    /// The device together with others. Never asked for twice by one thread.
-    pub(crate) fn shared(&self) -> RwLockReadGuard<'_, ()> {
-        self.lease.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The device alone: waits until the others have ended what they do on it, and holds new ones
-    /// back.
-    pub(crate) fn exclusive(&self) -> RwLockWriteGuard<'_, ()> {
-        let start = Instant::now();
-        let held = self.lease.write().unwrap_or_else(PoisonError::into_inner);
-        tracing::trace!(us = elapsed_us(start), "waited for the device");
-        held
     }
 
     /// Forks a worker; starts the warm process again if it has died.
@@ -101,9 +96,9 @@ impl Judge {
             }
         };
         drop(zygote);
-        let needs_device = matches!(role, "module" | "kernel") && self.device.kind() != "cpu";
+        let needs_device =
+            matches!(role, "module" | "kernel" | "probe") && self.device.kind() != "cpu";
         let _opening = needs_device.then(|| self.opening.take());
-        let _shared = needs_device.then(|| self.shared());
         let forked_us = elapsed_us(start);
         let session =
             Session::start(forked, self.config.file_mib << 20, self.config.import_timeout)?;
@@ -141,31 +136,56 @@ impl Judge {
 
     /// Puts a question whose answer needs the device together with others. While the worker says
     /// that it only compiles, the device is another's; waiting to have it back is not its time.
+    /// Between two such words it has `patience`, in all it has `timeout`. One that takes long does
+    /// not keep the device from those who wait to be timed: the device gives each process its turns,
+    /// and the medians of short calls do not see them.
     pub(crate) fn ask_sharing(
         &self,
         session: &mut Session,
         question: Value,
         blobs: &[(&str, &[u8])],
-        timeout: Duration,
+        (patience, timeout): (Duration, Duration),
     ) -> Result<Answer, Error> {
-        let mut deadline = Instant::now() + timeout;
-        let mut shared = Some(self.shared());
-        let mut answer = self.ask(session, question, blobs, timeout)?;
+        let start = Instant::now();
+        let mut deadline = start + timeout;
+        let mut shared = Some(self.lease.shared());
+        session.put(question, blobs)?;
+        let mut patience_now = patience;
         loop {
-            match &answer {
-                Answer::Said(reply) if reply.value["away"] == true => shared = None,
-                Answer::Said(reply) if reply.value["back"] == true => {
+            let left = deadline.saturating_duration_since(Instant::now()).min(patience_now);
+            let answer = match session.listen(left.min(LINGERS))? {
+                Some(answer) => answer,
+                None => {
+                    shared = None;
+                    session.hear(left.saturating_sub(LINGERS))?
+                }
+            };
+            let said = if let Answer::Said(reply) = &answer {
+                reply.value["compiling"].as_str()
+            } else {
+                None
+            };
+            patience_now = patience;
+            match said {
+                None => {
+                    tracing::trace!(worker = session.id(), us = elapsed_us(start), "shared");
+                    return self.blameless(answer);
+                }
+                Some("starts") => {
+                    shared = None;
+                    patience_now = timeout;
+                }
+                Some("ends") => {
                     let start = Instant::now();
                     // Never two at once by one thread.
                     drop(shared.take());
-                    shared = Some(self.shared());
+                    shared = Some(self.lease.shared());
                     deadline += start.elapsed();
                     session.tell("go");
                 }
-                _ => return Ok(answer),
+                // One more configuration of an autotuner is tried.
+                Some(_) => {}
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            answer = self.blameless(session.hear(left)?)?;
         }
     }
 
@@ -177,6 +197,20 @@ impl Judge {
     /// Where kernels run: `cpu-interpreter` or the GPU's name.
     pub fn device(&self) -> &str {
         self.device.name()
+    }
+
+    /// What measurements depend on beside the sources: versions of the driver, python, torch, triton
+    /// and nvcc, as far as they are there.
+    pub fn environment(&self) -> BTreeMap<String, String> {
+        let mut found = lock(&self.zygote).as_ref().map(|z| z.versions.clone()).unwrap_or_default();
+        found.insert("device".to_owned(), self.device().to_owned());
+        if let Some(driver) = self.device.driver() {
+            found.insert("driver".to_owned(), driver.to_owned());
+        }
+        if let Ok(tools) = Toolchain::find(&self.config.python) {
+            found.insert("nvcc".to_owned(), tools.version().to_owned());
+        }
+        found
     }
 
     /// The deadline of importing and of the first call, in which kernels are compiled.

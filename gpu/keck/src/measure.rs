@@ -11,6 +11,7 @@ use crate::answer::{Stop, heard, judge_trial, read};
 use crate::compile::{self, Build};
 use crate::error::Error;
 use crate::judge::Judge;
+use crate::probe::doubtful;
 use crate::purity::Seen;
 use crate::reference::{AtFault, Reference, ReferenceTrial, derive};
 use crate::session::{Reply, Session};
@@ -34,13 +35,34 @@ pub struct MeasureJob {
     pub timing: bool,
 }
 
+/// Whether the device's memory ran out before the candidate's own share did: what torch could not
+/// have is more than what was free.
+pub(crate) fn others_took_it(detail: &str) -> bool {
+    let after = |mark: &str| -> Option<f64> {
+        let mut words = detail[detail.find(mark)? + mark.len()..].split_whitespace();
+        let number: f64 = words.next()?.parse().ok()?;
+        let unit = match words.next()?.trim_end_matches('.') {
+            "GiB" => 1024.0 * 1024.0,
+            "MiB" => 1024.0,
+            "KiB" => 1.0,
+            _ => return None,
+        };
+        Some(number * unit)
+    };
+    match (after("Tried to allocate "), after("of which ")) {
+        (Some(wanted), Some(free)) => wanted > free,
+        _ => detail.contains("CUDA error: out of memory"),
+    }
+}
+
 /// What a call on a GPU may take however fast its reference is.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Judge {
     /// Measures a kernel: correctness on every trial, then times where they are asked for.
     pub fn measure(&self, job: &MeasureJob) -> Result<Measurement, Error> {
         let _slot = self.slot();
+        self.device_is_usable()?;
         let start = Instant::now();
         let (execution, products) = self.execution(job)?;
         Ok(Measurement {
@@ -76,11 +98,35 @@ impl Judge {
         }
     }
 
+    /// Memory that others held at the same time is no fault of a candidate's: where it was too
+    /// little, the candidate runs again with the device alone.
     fn candidate(&self, job: &MeasureJob, reference: &Reference) -> Result<Execution, Stop> {
+        let whole = self.config.exclusive.then(|| self.lease.whole());
+        let first = self.one_run(job, reference);
+        match &first {
+            Err(Stop::Candidate(failure)) if whole.is_none() && others_took_it(&failure.detail) => {
+                let _whole = self.lease.whole();
+                self.parked.clear();
+                self.one_run(job, reference)
+            }
+            _ => first,
+        }
+    }
+
+    fn one_run(&self, job: &MeasureJob, reference: &Reference) -> Result<Execution, Stop> {
         let mut session = self.worker("kernel")?;
         let result = self.run_candidate(job, reference, &mut session);
         // For people who debug a candidate; nothing is decided from it.
         tracing::debug!(printed = session.printed(), "candidate ended");
+        if let Err(Stop::Candidate(failure)) = &result
+            && self.device.kind() != "cpu"
+        {
+            // The next one starts when this one's memory is free and the device is known to work.
+            session.end();
+            if doubtful(failure) {
+                self.probe()?;
+            }
+        }
         result
     }
 
@@ -151,7 +197,7 @@ impl Judge {
     }
 
     /// Loads a candidate; gives the names of its CUDA kernels.
-    fn load_candidate(
+    pub(crate) fn load_candidate(
         &self,
         job: &MeasureJob,
         reference: &Reference,
@@ -196,8 +242,11 @@ impl Judge {
             (0..expected.entries.len()).map(|i| expected.raw(i).len()).collect();
         let question = json!({ "do": "call", "log": log, "keep": keep, "sizes": sizes });
         let blobs: [(&str, &[u8]); 2] = [("inputs", &trial.inputs), ("state", &trial.state)];
-        let timeout = if keep { self.first_call_timeout() } else { self.call_timeout(trial) };
-        heard(self.ask_sharing(session, question, &blobs, timeout)?)
+        let patience = self.call_timeout(trial);
+        let timeout = if keep { self.first_call_timeout() } else { patience };
+        // Without a device the interpreter says nothing in between.
+        let patience = if self.device.kind() == "cpu" { timeout } else { patience };
+        heard(self.ask_sharing(session, question, &blobs, (patience, timeout))?)
     }
 
     /// The first result, still alive after the second call, must not have changed.
@@ -218,5 +267,24 @@ impl Judge {
         let outputs = reply.take("outputs").unwrap_or_default();
         let after = reply.take("after").unwrap_or_default();
         judge_trial(trial, &reply.value, &outputs, &after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_others_is_told_from_a_candidates_own() {
+        let said = |free: &str| {
+            format!(
+                "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total \
+                 capacity of 139.81 GiB of which {free} is free. 24.00 GiB allowed; Of the allocated"
+            )
+        };
+        assert!(others_took_it(&said("1.20 GiB")) && others_took_it(&said("12.00 MiB")));
+        assert!(!others_took_it(&said("100.00 GiB")));
+        assert!(others_took_it("RuntimeError: CUDA error: out of memory"));
+        assert!(!others_took_it("MemoryError: Unable to allocate 8.00 GiB"));
     }
 }

@@ -62,6 +62,12 @@ impl Parked {
         drop(gone);
     }
 
+    /// Ends them all, for the memory that they hold.
+    pub fn clear(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        waiting.into_iter().for_each(|(_, session)| session.end());
+    }
+
     pub fn take(&self, key: &blake3::Hash) -> Option<Session> {
         let mut waiting = lock(&self.waiting);
         let place = waiting.iter().position(|(parked, _)| parked == key)?;

@@ -13,6 +13,11 @@ use crate::zygote::Forked;
 /// Printed text that is kept of one worker.
 const LOG_MAX: usize = 64 * 1024;
 
+/// And at least this long.
+const STARVED_LEAST: Duration = Duration::from_secs(30);
+/// A killed worker is gone after this long, even if the driver has much to clear up.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A worker that waits for a processor gets at most this many times its deadline.
 const STARVED: u32 = 10;
 
@@ -72,10 +77,16 @@ impl Session {
     /// Puts a question and waits for its answer.
     pub fn ask(
         &mut self,
-        mut question: Value,
+        question: Value,
         blobs: &[(&str, &[u8])],
         timeout: Duration,
     ) -> Result<Answer, Error> {
+        self.put(question, blobs)?;
+        self.hear(timeout)
+    }
+
+    /// Puts a question. That the worker has gone is noticed when it is heard.
+    pub fn put(&mut self, mut question: Value, blobs: &[(&str, &[u8])]) -> Result<(), Error> {
         question["blobs"] = blobs.iter().map(|(name, _)| *name).collect();
         let files = blobs
             .iter()
@@ -83,10 +94,8 @@ impl Session {
             .collect::<Result<Vec<OwnedFd>, Error>>()?;
         let fds: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
         let packet = question.to_string();
-        if wire::send(self.forked.socket.as_fd(), packet.as_bytes(), &fds).is_err() {
-            return Ok(Answer::Gone("it ended before it was asked"));
-        }
-        self.hear(timeout)
+        let _ = wire::send(self.forked.socket.as_fd(), packet.as_bytes(), &fds);
+        Ok(())
     }
 
     /// Answers something that the worker said in between.
@@ -95,8 +104,17 @@ impl Session {
         let _ = wire::send(self.forked.socket.as_fd(), packet.as_bytes(), &[]);
     }
 
-    /// Waits for what the worker says.
+    /// Waits for what the worker says; kills it at the deadline.
     pub fn hear(&mut self, timeout: Duration) -> Result<Answer, Error> {
+        if let Some(answer) = self.listen(timeout)? {
+            return Ok(answer);
+        }
+        self.kill();
+        Ok(Answer::TimedOut)
+    }
+
+    /// Waits for what the worker says; none at the deadline.
+    pub fn listen(&mut self, timeout: Duration) -> Result<Option<Answer>, Error> {
         let start = Instant::now();
         let delay_before = self.waited_for_cpu();
         let mut printing = true;
@@ -106,10 +124,9 @@ impl Session {
             let elapsed = start.elapsed();
             let left = timeout.saturating_sub(elapsed.saturating_sub(delay));
             if left.is_zero() {
-                self.kill();
-                return Ok(Answer::TimedOut);
+                return Ok(None);
             }
-            if elapsed > timeout * STARVED {
+            if elapsed > timeout * STARVED + STARVED_LEAST {
                 self.kill();
                 return Err(Error::Overloaded("a worker got no processor".to_owned()));
             }
@@ -118,9 +135,9 @@ impl Session {
                 fds.push(self.forked.log.as_fd());
             }
             match wait(&fds, left)? {
-                Ready::At(0) => return Ok(self.packet()),
+                Ready::At(0) => return Ok(Some(self.packet())),
                 Ready::At(2) => printing = self.drain_log(),
-                Ready::At(_) => return Ok(Answer::Gone("it ended without an answer")),
+                Ready::At(_) => return Ok(Some(Answer::Gone("it ended without an answer"))),
                 // There may be time left if the worker had to wait; the next turn sees it.
                 Ready::TimedOut => {}
             }
@@ -190,6 +207,12 @@ impl Session {
     /// Tells workers apart in the judge's own log.
     pub fn id(&self) -> i32 {
         self.forked.handle.as_raw_fd()
+    }
+
+    /// Ends the worker and waits until it has given back what it held, device memory too.
+    pub fn end(self) {
+        self.kill();
+        let _ = wait(&[self.forked.handle.as_fd()], END_TIMEOUT);
     }
 
     fn kill(&self) {

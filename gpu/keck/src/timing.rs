@@ -21,8 +21,8 @@ const REPLAY: &str = "replay";
 const CALLS: usize = 3;
 /// Turns of calls before it is known whether replays follow, which count then.
 const FIRST_TURNS: usize = 5;
-/// Turns that count: at least and at most.
-const TURNS: std::ops::Range<usize> = 16..60;
+/// Turns that count at most, unless more are asked for.
+const TURNS: usize = 60;
 /// Half-width of the speed-up's interval, relative to it, at which no more turns are taken.
 const NARROW: f64 = 0.015;
 /// Time after which no more turns are taken.
@@ -31,12 +31,6 @@ const BUDGET: Duration = Duration::from_millis(1500);
 const LOOKED_BYTES: usize = 2 << 30;
 /// Only tasks with a shorter reference are also replayed as graphs.
 const SHORT_NS: u64 = 100_000;
-/// What a device may still do after the end of a call beyond what the reference shows, in ns.
-const TAIL_NS: u64 = 50_000;
-/// Calls of the two loops whose wall times the judge itself compares.
-const WALL_CALLS: [usize; 2] = [2, 8];
-/// Only references that take this long are held to the wall clock: below, launches dominate it.
-const WALL_FROM_NS: u64 = 1_000_000;
 
 /// A result of a call that the candidate's worker keeps: the kind of call, and its inputs.
 struct Look {
@@ -45,16 +39,16 @@ struct Look {
 }
 
 /// Both sides, ready to be timed on the same inputs.
-struct Bench<'a> {
-    judge: &'a Judge,
+pub(crate) struct Bench<'a> {
+    pub judge: &'a Judge,
     candidate: &'a mut Session,
     baseline: &'a mut Session,
-    reference: &'a Reference,
+    pub reference: &'a Reference,
     /// Which results are asked for is not known to anyone before the call is over.
-    seed: u64,
+    pub seed: u64,
     looks: Vec<Look>,
     /// For how long the device stayed busy after the calls: candidate, reference.
-    tails: [Vec<u64>; 2],
+    pub tails: [Vec<u64>; 2],
 }
 
 impl Judge {
@@ -70,6 +64,17 @@ impl Judge {
         if !job.timing || self.device.kind() == "cpu" {
             return Ok((Timing::NotTaken, Vec::new()));
         }
+        self.beside(job, candidate, reference, |bench| bench.take())
+    }
+
+    /// Does something with a candidate and its reference on the same inputs, side by side.
+    pub(crate) fn beside<T>(
+        &self,
+        job: &MeasureJob,
+        candidate: &mut Session,
+        reference: &Reference,
+        act: impl FnOnce(&mut Bench<'_>) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
         let mut baseline = match self.parked.take(&reference.key) {
             Some(parked) => parked,
             None => match self.load_reference(&job.module_source, job.seed)? {
@@ -86,11 +91,11 @@ impl Judge {
             looks: Vec::new(),
             tails: Default::default(),
         };
-        let taken = bench.take();
-        if !matches!(taken, Err(Stop::World(_))) {
+        let done = bench.open().and_then(|()| act(&mut bench));
+        if !matches!(done, Err(Stop::World(_))) {
             self.park(reference.key, baseline)?;
         }
-        taken
+        done
     }
 }
 
@@ -98,13 +103,10 @@ impl Bench<'_> {
     /// Only the calls need the device alone. Their results are looked at afterwards, in copies that
     /// were made between the calls.
     fn take(&mut self) -> Result<(Timing, Vec<Trial>), Stop> {
-        {
-            let _shared = self.judge.shared();
-            self.open()?;
-        }
-        let exclusive = self.judge.exclusive();
+        let exclusive = self.judge.lease.alone();
         let mut times = self.times()?;
         drop(exclusive);
+        self.roofline(&times)?;
         let mut checked = Vec::new();
         let mut replayed = Vec::new();
         for index in 0..self.looks.len() {
@@ -122,17 +124,18 @@ impl Bench<'_> {
         Ok((Timing::Taken(times), checked))
     }
 
-    fn candidate(&mut self, question: Value, blobs: &[(&str, &[u8])]) -> Result<Reply, Stop> {
+    pub fn candidate(&mut self, question: Value, blobs: &[(&str, &[u8])]) -> Result<Reply, Stop> {
         let timeout = self.judge.config.trial_timeout;
         heard(self.judge.ask(self.candidate, question, blobs, timeout)?)
     }
 
-    fn baseline(&mut self, question: Value, blobs: &[(&str, &[u8])]) -> Result<Reply, Error> {
+    pub fn baseline(&mut self, question: Value, blobs: &[(&str, &[u8])]) -> Result<Reply, Error> {
         let timeout = self.judge.config.trial_timeout;
         trusted(self.judge.ask(self.baseline, question, blobs, timeout)?)
     }
 
     fn open(&mut self) -> Result<(), Stop> {
+        let _shared = self.judge.lease.shared();
         let trials = &self.reference.timed;
         let names: Vec<String> = (0..trials.len()).map(|i| format!("inputs{i}")).collect();
         let mut blobs: Vec<(&str, &[u8])> =
@@ -150,14 +153,21 @@ impl Bench<'_> {
         }
         let mut eager = Sides::default();
         self.turns(ROUND, &mut eager, FIRST_TURNS..FIRST_TURNS)?;
+        let enough = self.enough();
         let short = median(&eager.reference_ns) < SHORT_NS;
         let graph = if short && self.captured()? { self.replayed()? } else { None };
         if graph.is_none() {
-            self.turns(ROUND, &mut eager, TURNS)?;
+            self.turns(ROUND, &mut eager, enough)?;
         }
         self.tail(&eager)?;
         self.wall(&eager)?;
         Ok(Times { calls: CALLS as u32, eager, graph })
+    }
+
+    /// Turns that are taken at least and at most.
+    fn enough(&self) -> std::ops::Range<usize> {
+        let least = self.judge.config.turns;
+        least..TURNS.max(least)
     }
 
     /// Times of replays; none where the candidate's replays are not right. A kernel that is launched on
@@ -171,7 +181,7 @@ impl Bench<'_> {
             Ok(_) | Err(Stop::Candidate(_)) => return Ok(None),
             Err(world) => return Err(world),
         }
-        self.turns(REPLAY, &mut sides, TURNS)?;
+        self.turns(REPLAY, &mut sides, self.enough())?;
         Ok(Some(sides))
     }
 
@@ -248,52 +258,6 @@ impl Bench<'_> {
         Ok(Trial { seed: trial.seed, varied: format!("timed-{kind}"), outputs })
     }
 
-    /// Work on a stream that nobody waits for goes on after the call's own stream has ended, in most
-    /// calls; that a process is not scheduled for a moment happens in few.
-    fn tail(&self, eager: &Sides) -> Result<(), Stop> {
-        let [tail, usual] = [0, 1].map(|side| median(&self.tails[side]));
-        if tail > usual + TAIL_NS + median(&eager.candidate_ns) / 5 {
-            return Err(suspicious(&format!(
-                "hidden-work: the device was busy for {tail} ns after the end of the call's stream"
-            )));
-        }
-        Ok(())
-    }
-
-    /// The judge's own clock over two loops of different length bounds what the device times may
-    /// claim. Only long calls can be held to it.
-    fn wall(&mut self, eager: &Sides) -> Result<(), Stop> {
-        let claimed = median(&eager.candidate_ns);
-        let reference = median(&eager.reference_ns);
-        if reference < WALL_FROM_NS {
-            return Ok(());
-        }
-        let mut per_call = [0.0; 2];
-        for (side, seen) in per_call.iter_mut().enumerate() {
-            let mut walls = [0.0; 2];
-            for (wall, calls) in walls.iter_mut().zip(WALL_CALLS) {
-                let question = json!({ "do": "time", "time": "round", "calls": calls });
-                let start = Instant::now();
-                if side == 0 {
-                    self.candidate(question, &[])?;
-                } else {
-                    self.baseline(question, &[])?;
-                }
-                *wall = start.elapsed().as_nanos() as f64;
-            }
-            *seen = (walls[1] - walls[0]) / (WALL_CALLS[1] - WALL_CALLS[0]) as f64;
-        }
-        let saved = reference as f64 - claimed as f64;
-        let seen = per_call[1] - per_call[0];
-        if saved - seen > 0.3 * reference as f64 + 300_000.0 {
-            return Err(suspicious(&format!(
-                "wall-clock: {claimed} ns a call are claimed, {:.0} ns pass",
-                per_call[0]
-            )));
-        }
-        Ok(())
-    }
-
     /// Whether both sides can be replayed as graphs.
     fn captured(&mut self) -> Result<bool, Stop> {
         let question = json!({ "do": "time", "time": "capture" });
@@ -310,7 +274,7 @@ fn narrow(sides: &Sides) -> bool {
     })
 }
 
-fn suspicious(why: &str) -> Stop {
+pub(crate) fn suspicious(why: &str) -> Stop {
     Stop::Candidate(Failure::new(FailureKind::SuspiciousTiming, why))
 }
 
@@ -318,7 +282,7 @@ fn list(value: &Value) -> Vec<u64> {
     value.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
 }
 
-fn median(times: &[u64]) -> u64 {
+pub(crate) fn median(times: &[u64]) -> u64 {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied().unwrap_or(0)

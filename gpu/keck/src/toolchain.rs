@@ -14,6 +14,7 @@ pub(crate) struct Toolchain {
     torch: PathBuf,
     python_include: PathBuf,
     known_torch: bool,
+    version: String,
     /// Whether the linker that reads torch's large libraries in a third of the time is there.
     gold: bool,
 }
@@ -47,7 +48,9 @@ impl Toolchain {
         let known_torch = torch_version(&torch) == Some(headers::TORCH);
         let gold =
             ["/usr/local/bin", "/usr/bin"].iter().any(|f| Path::new(f).join("ld.gold").exists());
-        Ok(Self { cuda: cuda.to_owned(), torch, nvcc, python_include, known_torch, gold })
+        let version = cuda_version(cuda);
+        let cuda = cuda.to_owned();
+        Ok(Self { cuda, torch, nvcc, python_include, known_torch, version, gold })
     }
 
     /// What results depend on beside the source.
@@ -61,6 +64,11 @@ impl Toolchain {
         // Before 8.0 torch rounds to bfloat16 in another way.
         let recent = arch.trim_end_matches('a').parse().is_ok_and(|number: u32| number >= 80);
         self.known_torch && recent && headers::serve(extension)
+    }
+
+    /// Version of the CUDA toolkit.
+    pub fn version(&self) -> &str {
+        &self.version
     }
 
     /// Where nvcc is.
@@ -195,6 +203,16 @@ fn is_identifier(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// As the toolkit's header says: `13000` is 13.0.
+fn cuda_version(cuda: &Path) -> String {
+    let text = std::fs::read_to_string(cuda.join("include/cuda.h")).unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("#define CUDA_VERSION "));
+    match line.and_then(|l| l.trim().parse::<u32>().ok()) {
+        Some(number) => format!("{}.{}", number / 1000, number % 1000 / 10),
+        None => "unknown".to_owned(),
+    }
 }
 
 /// Major and minor version from the header that torch installs for it.

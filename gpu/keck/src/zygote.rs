@@ -1,5 +1,6 @@
 //! The warm Python process that forks workers, and its embedded source.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -15,13 +16,14 @@ use crate::poll::{Ready, wait};
 use crate::wire;
 
 /// The workers' source, written to the private folder at start.
-const SOURCES: [(&str, &str); 13] = [
+const SOURCES: [(&str, &str); 14] = [
     ("clock.py", include_str!("../worker/clock.py")),
     ("fences.py", include_str!("../worker/fences.py")),
     ("inline.py", include_str!("../worker/inline.py")),
     ("jit.py", include_str!("../worker/jit.py")),
     ("kernel.py", include_str!("../worker/kernel.py")),
     ("module.py", include_str!("../worker/module.py")),
+    ("probe.py", include_str!("../worker/probe.py")),
     ("report.py", include_str!("../worker/report.py")),
     ("sandbox.py", include_str!("../worker/sandbox.py")),
     ("timed.py", include_str!("../worker/timed.py")),
@@ -53,6 +55,8 @@ pub struct Zygote {
     control: OwnedFd,
     /// Isolation layers that are up.
     pub layers: Vec<String>,
+    /// Versions of python, torch and triton.
+    pub versions: BTreeMap<String, String>,
 }
 
 impl Zygote {
@@ -87,12 +91,16 @@ impl Zygote {
             .stderr(log)
             .spawn()
             .map_err(|_| Error::PythonMissing(config.python.clone()))?;
-        let mut zygote = Self { child, control, layers: Vec::new() };
+        let mut zygote = Self { child, control, layers: Vec::new(), versions: BTreeMap::new() };
         let hello = zygote.answer(START_TIMEOUT).map_err(|_| {
             let text = fs::read_to_string(folder.join("zygote.log")).unwrap_or_default();
             Error::TorchMissing(text.lines().last().unwrap_or("no answer").to_owned())
         })?;
         zygote.layers = strings(&hello.0["layers"]);
+        let versions = hello.0["version"].as_object().into_iter().flatten();
+        let text =
+            |(name, value): (&String, &Value)| Some((name.clone(), value.as_str()?.to_owned()));
+        zygote.versions = versions.filter_map(text).collect();
         Ok(zygote)
     }
 

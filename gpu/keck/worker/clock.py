@@ -1,6 +1,8 @@
 """Device times by CUDA events, and the kernels that ran. Everything used here is bound when this
 file is imported, before any candidate exists in the process."""
 
+import json
+import os
 import time
 
 import torch
@@ -19,14 +21,19 @@ FLUSH_MIB = 192
 FLUSH = []
 
 
+def flush():
+    """Makes the L2 cache cold."""
+    if not FLUSH:
+        FLUSH.append(empty(FLUSH_MIB << 20, dtype=torch.uint8, device="cuda"))
+    synchronize()
+    zero_(FLUSH[0])
+
+
 def timed(call):
     """Result, device time in ns of one call with a cold L2 cache, and for how many ns the device
     was still busy when the call's own stream had ended."""
-    if not FLUSH:
-        FLUSH.append(empty(FLUSH_MIB << 20, dtype=torch.uint8, device="cuda"))
     start, end = Event(enable_timing=True), Event(enable_timing=True)
-    synchronize()
-    zero_(FLUSH[0])
+    flush()
     record(start)
     result = call()
     record(end)
@@ -54,3 +61,23 @@ class Profiler:
         seen = [e for e in _disable_profiler().events() if e.device_type() == DeviceType.CUDA]
         seen.sort(key=lambda event: event.start_ns())
         return [event.name()[:300] for event in seen][:2000]
+
+    def stop_and_tell(self, folder):
+        """Each kernel with its time in ns, registers of a thread, bytes of shared memory of a block
+        and launch shape, in the order of their starts. The trace file alone holds all of these."""
+        path = os.path.join(folder, "trace.json")
+        _disable_profiler().save(path)
+        with open(path, encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        os.unlink(path)
+        kernels = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+        kernels.sort(key=lambda event: event["ts"])
+        return [told(event) for event in kernels]
+
+
+def told(event):
+    facts = event["args"]
+    return {"name": event["name"][:300], "ns": round(event["dur"] * 1000),
+            "registers": facts.get("registers per thread", 0),
+            "shared_bytes": facts.get("shared memory", 0),
+            "grid": facts.get("grid", []), "block": facts.get("block", [])}

@@ -31,7 +31,7 @@ class Session:
 
     def loop(self):
         handlers = {"load": self.load, "trial": self.trial, "dead": self.dead, "time": self.time,
-                    "rest": self.rest}
+                    "rest": self.rest, "flops": self.flops}
         while True:
             message, blobs = wire.receive(self.sock)
             if message is None:
@@ -144,6 +144,17 @@ class Session:
             self.timed = Timed(self.model, self.device, inputs_of(blobs))
             return {}, []
         return self.timed.answer(message)
+
+    def flops(self, _message, _blobs):
+        """Floating-point operations of one call's products, convolutions and attention, as torch
+        counts them."""
+        from torch.utils.flop_counter import FlopCounterMode
+        self.step = "forward"
+        self.perturb(None)
+        counter = FlopCounterMode(display=False)
+        with torch.no_grad(), counter:
+            self.model(*self.timed.inputs[0])
+        return {"flops": counter.get_total_flops()}, []
 
     def rest(self, _message, _blobs):
         """Gives back the device memory that only the last question needed."""

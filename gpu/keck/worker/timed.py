@@ -2,6 +2,7 @@
 a cold L2 cache, results kept so that the judge can ask for any of them afterwards. What is used here
 is bound when the file is imported, before any candidate exists in the process."""
 
+import os
 import time
 
 import torch
@@ -22,7 +23,7 @@ class Timed:
         self.graph = self.static = self.captured = None
 
     def answer(self, message):
-        """One request: `round`, `look`, `show`, `capture` or `replay`."""
+        """One request: `round`, `look`, `show`, `needs`, `profile`, `capture` or `replay`."""
         with torch.no_grad():
             return getattr(self, message["time"])(message)
 
@@ -52,6 +53,42 @@ class Timed:
     def show(self, message):
         """A copy that was kept. Asked for when the device is no longer waited for."""
         return {}, [("outputs", wire.encode(self.looked[message["index"]], contiguous=True))]
+
+    def needs(self, message):
+        """The share of the floating-point inputs on which the result depends: of 16 stretches, those
+        whose change changes any output. Only a reference is asked."""
+        values = renewed(self.inputs[0])
+        before = [clone(o) for o in wire.flatten(self.model(*values))]
+        total = sum(wire.extent(v) for v in tensors(values) if v.is_floating_point())
+        start, seen = message["seed"] % (total // 16 + 1), 0
+        for stretch in range(16):
+            values = renewed(self.inputs[0])
+            at = start + stretch * (total // 16)
+            for tensor in (v for v in tensors(values) if v.is_floating_point()):
+                size = wire.extent(tensor)
+                if 0 <= at < size:
+                    span = torch.as_strided(tensor, (size,), (1,))
+                    span[at:at + total // 16].mul_(-1.5).add_(0.7)
+                    break
+                at -= size
+            after = wire.flatten(self.model(*values))
+            seen += any(not torch.equal(a, b) for a, b in zip(before, after))
+        return {"share": seen / 16}, []
+
+    def profile(self, message):
+        """The kernels of `calls` calls, each with a cold cache; the judge's own are not among them."""
+        calls = []
+        for _ in range(message["calls"]):
+            values, _which = self.next_inputs()
+            arguments = renewed(values)
+            clock.flush()
+            clock.synchronize()
+            profiler = clock.Profiler()
+            profiler.start()
+            self.model(*arguments)
+            clock.synchronize()
+            calls.append(profiler.stop_and_tell(os.getcwd()))
+        return {"calls": calls}, []
 
     def capture(self, _message):
         """Records one call as a CUDA graph over inputs that keep their place."""

@@ -71,6 +71,7 @@ def warm_up(device, arch):
     import jit
     import kernel
     import module
+    import probe
     import tools
 
     if device != "cpu":
@@ -83,7 +84,7 @@ def warm_up(device, arch):
     version = {"torch": torch.__version__, "triton": triton.__version__,
                "python": sys.version.split()[0]}
     roles = {"module": module.serve, "kernel": kernel.serve, "sources": kernel.serve,
-             "tools": tools.serve}
+             "probe": probe.serve, "tools": tools.serve}
     return roles, version
 
 
@@ -146,7 +147,7 @@ class Forker:
             devices = [d for d in visible_devices() if os.path.exists(d)]
             sandbox.landlock([*visible_folders(), "/etc", "/proc"], [home, *devices])
         sandbox.die_with_parent()  # the kernel forgets it when the user changes
-        if config["device"] != "cpu" and request["role"] in ("module", "kernel"):
+        if config["device"] != "cpu" and request["role"] in ("module", "kernel", "probe"):
             self.open_device()
         sandbox.seccomp(allow_exec=starts)
 

@@ -92,7 +92,7 @@ impl Ruling {
             trials: self.trials,
             timing: self.timing,
         };
-        judge.answer(&job, self.profile.into())
+        judge.answer(&job, self.profile.into(), None)
     }
 }
 
@@ -154,7 +154,7 @@ pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
         trials: arguments.trials,
         timing: arguments.timing,
     };
-    let object = standalone.judge.answer(&job, arguments.profile.into());
+    let object = standalone.judge.answer(&job, arguments.profile.into(), None);
     if arguments.json {
         println!("{object:#}");
     } else {

@@ -66,7 +66,9 @@ pub fn serve(home: &Path, host: &HostConfig, arguments: &Arguments) -> Result<Ex
     // A client that goes away must not end the service.
     // SAFETY: no other thread sets this signal's action, and the arguments are constants.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    let filter = tracing_subscriber::EnvFilter::try_from_env("KERNELZERO_LOG")
+        .unwrap_or_else(|_| "info,actix_server=warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let token = token(arguments)?;
     let listener = TcpListener::bind((arguments.listen, arguments.port)).with_context(|| {
         format!("cannot listen on {}, port {}", arguments.listen, arguments.port)

@@ -11,3 +11,4 @@ mod bad_requests;
 mod client;
 mod jobs;
 mod restarts;
+mod world;

@@ -8,6 +8,7 @@ pub mod jobs;
 mod query;
 pub mod refused;
 pub mod request;
+pub mod view;
 pub mod work;
 
 use std::net::{IpAddr, TcpListener};

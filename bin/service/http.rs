@@ -12,8 +12,9 @@ use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 
 use super::guard::guard;
-use super::jobs::{Service, Submission, View};
+use super::jobs::{Service, Submission};
 use super::refused::Refused;
+use super::view::View;
 use super::{fresh, query, request};
 
 /// What is answered to what, beside the jobs.
@@ -138,16 +139,14 @@ async fn body(
 
 async fn list(service: web::Data<Service>, request: HttpRequest) -> Answer {
     let asked = query::list(request.query_string())?;
-    let wanted = |view: &View| {
-        asked.state.as_deref().is_none_or(|state| state == view.state())
-            && asked.client.as_deref().is_none_or(|name| JobId::named(name) == view.id)
-    };
+    let state = asked.state.as_deref();
     let views = match &asked.client {
         Some(name) => {
             let named = service.view(JobId::named(name)).ok();
-            named.filter(|view| wanted(view)).into_iter().collect()
+            let wanted = |view: &View| state.is_none_or(|state| state == view.state());
+            named.filter(wanted).into_iter().collect()
         }
-        None => service.list(Seq(asked.after), asked.limit, wanted),
+        None => service.list(Seq(asked.after), asked.limit, state),
     };
     let next = views.last().filter(|_| views.len() == asked.limit).map(|view| view.job.at);
     let lines: Vec<Value> = views.iter().map(View::line).collect();

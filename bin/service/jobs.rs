@@ -9,10 +9,11 @@ use events::ids::{BlobId, Digest, JobId, Seq};
 use events::log::{Blobs, Log};
 use events::service::{Admission, Counts, End, Job, Jobs, Pending, Stage};
 use events::state::Illegal;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::refused::Refused;
+use super::view::{self, View};
 
 /// Records read at a time while folding.
 const READ_LIMIT: usize = 1024;
@@ -32,18 +33,7 @@ pub struct Submission {
     pub spec: JobSpec,
 }
 
-/// What can be said of a job without reading its result.
-#[derive(Clone, Debug, PartialEq)]
-pub struct View {
-    /// Its id.
-    pub id: JobId,
-    /// Whether it runs just now.
-    pub running: bool,
-    /// The rest.
-    pub job: Job,
-}
-
-/// How many may be where, for `GET /v1/judge` and `/health`.
+/// How many are where, for `GET /v1/judge` and `/health`.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// What the log holds.
@@ -196,15 +186,15 @@ impl Service {
         Ok(View { id, running: inner.running.contains(&id), job })
     }
 
-    /// At most `limit` jobs that arrived after `after` and satisfy `wanted`, in order of arrival.
-    pub fn list(&self, after: Seq, limit: usize, wanted: impl Fn(&View) -> bool) -> Vec<View> {
+    /// At most `limit` jobs that arrived after `after` and are in `state`, in order of arrival.
+    pub fn list(&self, after: Seq, limit: usize, state: Option<&str>) -> Vec<View> {
         let inner = lock(&self.inner);
-        let views = inner.jobs.after(after).map(|(id, job)| View {
-            id,
-            running: inner.running.contains(&id),
-            job: job.clone(),
+        let jobs = inner.jobs.after(after).map(|(id, job)| (id, inner.running.contains(&id), job));
+        let wanted = jobs.filter(|(_, running, job)| {
+            state.is_none_or(|state| state == view::state(&job.stage, *running))
         });
-        views.filter(wanted).take(limit).collect()
+        let view = |(id, running, job): (JobId, bool, &Job)| View { id, running, job: job.clone() };
+        wanted.take(limit).map(view).collect()
     }
 
     /// How many jobs are where.
@@ -296,38 +286,6 @@ impl Inner {
             self.jobs.get(**id).is_some_and(|job| matches!(job.stage, Stage::Pending(_)))
         };
         self.running.iter().filter(pending).count()
-    }
-}
-
-impl View {
-    /// The word for where it stands.
-    pub fn state(&self) -> &'static str {
-        match &self.job.stage {
-            Stage::Pending(_) if self.running => "running",
-            Stage::Pending(_) => "queued",
-            Stage::Ended(End::Judged { .. }) => "done",
-            Stage::Ended(End::Cancelled) => "cancelled",
-            Stage::Ended(End::GivenUp { .. }) => "failed",
-        }
-    }
-
-    /// Whether nothing more will come of it.
-    pub fn is_over(&self) -> bool {
-        matches!(self.job.stage, Stage::Ended(_))
-    }
-
-    /// The object of a job without its result.
-    pub fn line(&self) -> Value {
-        let (outcome, attempts) = match &self.job.stage {
-            Stage::Pending(pending) => (Value::Null, pending.attempts),
-            Stage::Ended(End::Judged { outcome, .. }) => (json!(outcome), 0),
-            Stage::Ended(End::GivenUp { attempts, .. }) => (json!("judge_error"), *attempts),
-            Stage::Ended(End::Cancelled) => (Value::Null, 0),
-        };
-        json!({
-            "id": self.id, "state": self.state(), "priority": self.job.priority,
-            "arrival": self.job.at, "failed_attempts": attempts, "outcome": outcome,
-        })
     }
 }
 

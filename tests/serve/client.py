@@ -8,9 +8,9 @@ from pathlib import Path
 import kernelzero_client as kz
 
 address, folder = sys.argv[1], Path(sys.argv[2])
-reference, honest, wrong, loops = (
+reference, honest, wrong, long = (
     (folder / f"{name}.py").read_text()
-    for name in ("leaky_scale", "honest_leaky", "broken_wrong_slope", "broken_loops")
+    for name in ("leaky_scale", "honest_leaky", "broken_wrong_slope", "slow")
 )
 client = kz.Client(address, timeout=100)
 
@@ -40,7 +40,7 @@ raises(kz.NotFound, lambda: client.get("00000000-0000-4000-8000-000000000000"))
 raises(kz.Unreachable, lambda: kz.Client("http://127.0.0.1:1").health())
 
 # One runs for long, two wait, and the next one finds no room until one of them is cancelled.
-slow = client.submit(reference, loops)
+slow = client.submit(reference, long)
 while client.get(slow["id"])["state"] == "queued":
     time.sleep(0.05)
 waiting = [client.submit(reference, honest, seed=seed) for seed in (1, 2)]

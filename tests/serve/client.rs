@@ -6,7 +6,7 @@ use kernelzero::host::HostConfig;
 use tempfile::TempDir;
 
 use crate::cli::{root, said};
-use crate::served::{Served, case};
+use crate::served::{Served, case, slow};
 
 #[test]
 fn the_python_client_does_what_it_says() {
@@ -16,10 +16,11 @@ fn the_python_client_does_what_it_says() {
         ("reference", "leaky_scale"),
         ("kernels", "honest_leaky"),
         ("kernels", "broken_wrong_slope"),
-        ("kernels", "broken_loops"),
     ] {
         std::fs::write(folder.path().join(format!("{name}.py")), case(kind, name)).unwrap();
     }
+    let slow = slow();
+    std::fs::write(folder.path().join("slow.py"), slow["candidate"].as_str().unwrap()).unwrap();
     let output = Command::new(HostConfig::default().python().unwrap())
         .arg(root().join("tests/serve/client.py"))
         .arg(format!("http://{}", served.address))

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use crate::cli::{kernelzero, root};
 use crate::document::{document, events, is};
-use crate::served::{Served, case, job, named};
+use crate::served::{Served, case, job, named, slow};
 
 #[test]
 fn a_job_has_the_result_that_the_command_prints() {
@@ -97,7 +97,7 @@ fn a_name_is_one_job_and_its_changes_can_be_followed() {
 fn a_full_queue_says_when_to_come_again_and_cancelling_makes_room() {
     let folder = TempDir::new().unwrap();
     let served = Served::start(folder.path(), &["--queue", "3"]);
-    let slow = served.submit(&job("broken_loops"));
+    let slow = served.submit(&slow());
     served.until(&slow, "running");
     let mut later = named("honest_leaky", "later");
     later["priority"] = json!(-5);

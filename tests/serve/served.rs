@@ -36,7 +36,18 @@ pub fn job(kernel: &str) -> Value {
     json!({ "reference": reference, "candidate": candidate, "trials": 2 })
 }
 
-/// The same with a client's name.
+/// A job that takes some seconds.
+pub fn slow() -> Value {
+    let mut job = job("honest_leaky");
+    let source = job["candidate"].as_str().unwrap();
+    let count = "        for _ in range(100_000_000):\n            pass\n        return run_leaky";
+    let slow = source.replacen("        return run_leaky", count, 1);
+    assert_ne!(slow, source);
+    job["candidate"] = json!(slow);
+    job
+}
+
+/// A job over the leaky case with a client's name.
 pub fn named(kernel: &str, name: &str) -> Value {
     let mut job = job(kernel);
     job["client_id"] = json!(name);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use events::event::{Actor, Draft, Event, JobSpec};
 use events::ids::{BlobId, Digest, JobId, Seq};
@@ -149,6 +148,14 @@ impl Service {
                 Admission::Conflict => return Err(Refused::Conflict(submission.id)),
             }
         }
+        if new.len() > self.room {
+            let (message, room) = (format!("{} new jobs in one batch", new.len()), self.room);
+            return Err(Refused::bad(
+                "jobs",
+                message,
+                format!("the queue never has room for more than {room}"),
+            ));
+        }
         let waiting = inner.jobs.counts().pending as usize - inner.running_pending();
         let over = (waiting + new.len()).saturating_sub(self.room);
         if over > 0 && !new.is_empty() {
@@ -286,19 +293,5 @@ impl Inner {
             self.jobs.get(**id).is_some_and(|job| matches!(job.stage, Stage::Pending(_)))
         };
         self.running.iter().filter(pending).count()
-    }
-}
-
-/// Waits until the service is woken or `time` is over.
-pub(super) fn pause(service: &Service, time: Duration) {
-    let end = std::time::Instant::now() + time;
-    let mut inner = lock(&service.inner);
-    while !inner.stopping {
-        let left = end.saturating_duration_since(std::time::Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        let woken = service.work.wait_timeout(inner, left);
-        inner = woken.unwrap_or_else(PoisonError::into_inner).0;
     }
 }

@@ -12,7 +12,7 @@ use events::log::LogError;
 use events::outcome::Backend;
 use serde_json::Value;
 
-use super::jobs::{Service, pause};
+use super::jobs::Service;
 use super::refused::Refused;
 use crate::judge::KeckJudge;
 
@@ -131,4 +131,18 @@ fn record(
         }
     }
     Ok(())
+}
+
+/// Waits for `time`, or until the service is stopped.
+fn pause(service: &Service, time: Duration) {
+    let end = Instant::now() + time;
+    let mut inner = service.inner.lock().unwrap_or_else(PoisonError::into_inner);
+    while !inner.stopping {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        let woken = service.work.wait_timeout(inner, left);
+        inner = woken.unwrap_or_else(PoisonError::into_inner).0;
+    }
 }

@@ -115,6 +115,9 @@ fn a_full_queue_says_when_to_come_again_and_cancelling_makes_room() {
         let seconds: u64 = full.headers["retry-after"].parse().unwrap();
         assert!((1..=60).contains(&seconds));
     }
+    let four: Vec<Value> = (0..4).map(|n| named("honest_leaky", &format!("over{n}"))).collect();
+    let never = served.post("/v1/judge/batch", &json!({ "jobs": four }));
+    assert_eq!(never.refusal(), (400, "bad_request", "jobs"), "to wait would be in vain");
     assert_eq!(served.get("/v1/judge?client_id=over").body["jobs"], json!([]));
     let known = served.post("/v1/judge", &named("honest_leaky", "first"));
     assert_eq!((known.status, &known.body["id"]), (202, &json!(first)), "it has its place already");

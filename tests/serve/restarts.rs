@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use store::{Home, OpenMode};
 use tempfile::TempDir;
 
-use crate::cli::{ends_with, processes_of};
+use crate::cli::{ends_with, kernelzero, processes_of};
 use crate::served::{Served, command, home, named, slow};
 
 /// Everything in the service's log.
@@ -49,6 +49,9 @@ fn a_kill_loses_nothing_and_nothing_is_judged_twice() {
     assert!(again.body["jobs"].as_array().unwrap().iter().all(|job| job["state"] == "done"));
     assert!(served.stop().success());
 
+    let service = home(folder.path()).join("service");
+    let printed = kernelzero(&service, &["log", "--type", "JobJudged"]);
+    assert_eq!(String::from_utf8_lossy(&printed.stdout).lines().count(), ids.len());
     let mut counts: BTreeMap<String, (u32, u32)> = BTreeMap::new();
     for event in log(folder.path()) {
         match event {

@@ -63,7 +63,7 @@ impl From<LogError> for Refused {
 
 impl std::fmt::Display for Refused {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (_, code, message, fix) = self.parts();
+        let ((_, code), (message, fix)) = (self.kind(), self.words());
         write!(f, "{code}: {message} ({fix})")
     }
 }
@@ -79,7 +79,7 @@ impl std::error::Error for Refused {
 
 impl actix_web::ResponseError for Refused {
     fn status_code(&self) -> StatusCode {
-        self.parts().0
+        self.kind().0
     }
 
     fn error_response(&self) -> HttpResponse {
@@ -93,97 +93,83 @@ impl Refused {
         Self::Bad { field: field.to_owned(), message: message.into(), fix: fix.into() }
     }
 
-    fn parts(&self) -> (StatusCode, &'static str, String, String) {
-        let own =
-            |status, code, message: String, fix: &str| (status, code, message, fix.to_owned());
+    /// Status and word.
+    fn kind(&self) -> (StatusCode, &'static str) {
         match self {
-            Self::Bad { message, fix, .. } => {
-                (StatusCode::BAD_REQUEST, "bad_request", message.clone(), fix.clone())
-            }
-            Self::TooLarge { limit } => own(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "too_large",
+            Self::Bad { .. } => (StatusCode::BAD_REQUEST, "bad_request"),
+            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+            Self::NotJson => (StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json"),
+            Self::NoToken => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Self::OtherHost => (StatusCode::FORBIDDEN, "other_host"),
+            Self::NoPath => (StatusCode::NOT_FOUND, "no_path"),
+            Self::NoMethod => (StatusCode::METHOD_NOT_ALLOWED, "no_method"),
+            Self::Unknown(_) => (StatusCode::NOT_FOUND, "no_job"),
+            Self::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
+            Self::Over(_) => (StatusCode::CONFLICT, "over"),
+            Self::Full { .. } => (StatusCode::TOO_MANY_REQUESTS, "full"),
+            Self::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+            Self::Log(_) => (StatusCode::SERVICE_UNAVAILABLE, "storage"),
+            Self::Broken(_) => (StatusCode::INTERNAL_SERVER_ERROR, "bug"),
+        }
+    }
+
+    /// What is wrong, and what would be right.
+    fn words(&self) -> (String, String) {
+        let (message, fix): (String, &str) = match self {
+            Self::Bad { message, fix, .. } => (message.clone(), fix),
+            Self::TooLarge { limit } => (
                 format!("the body is longer than {limit} bytes"),
                 "send smaller batches, or start the service with a higher --body-limit-mib",
             ),
-            Self::NotJson => own(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "not_json",
-                "the body must be JSON".into(),
-                "send it with Content-Type: application/json",
-            ),
-            Self::NoToken => own(
-                StatusCode::UNAUTHORIZED,
-                "unauthorized",
+            Self::NotJson => {
+                ("the body must be JSON".into(), "send it with Content-Type: application/json")
+            }
+            Self::NoToken => (
                 "this service asks for a token".into(),
                 "send Authorization: Bearer with the content of the service's --token-file",
             ),
-            Self::OtherHost => own(
-                StatusCode::FORBIDDEN,
-                "other_host",
+            Self::OtherHost => (
                 "without a token only local names are answered".into(),
                 "use 127.0.0.1 or localhost, or start the service with --token-file",
             ),
-            Self::NoPath => own(
-                StatusCode::NOT_FOUND,
-                "no_path",
-                "there is no such path".into(),
-                "GET /openapi.json names all paths",
-            ),
-            Self::NoMethod => own(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "no_method",
+            Self::NoPath => ("there is no such path".into(), "GET /openapi.json names all paths"),
+            Self::NoMethod => (
                 "this path does not know this method".into(),
                 "GET /openapi.json names all paths and methods",
             ),
-            Self::Unknown(id) => own(
-                StatusCode::NOT_FOUND,
-                "no_job",
-                format!("there is no job {id}"),
-                "use an id that a submission returned",
-            ),
-            Self::Conflict(id) => own(
-                StatusCode::CONFLICT,
-                "conflict",
+            Self::Unknown(id) => {
+                (format!("there is no job {id}"), "use an id that a submission returned")
+            }
+            Self::Conflict(id) => (
                 format!("this client_id stands for another job, {id}"),
                 "use another client_id, or submit exactly the same job",
             ),
-            Self::Over(id) => own(
-                StatusCode::CONFLICT,
-                "over",
+            Self::Over(id) => (
                 format!("the job {id} is over"),
                 "read its result; only jobs that are queued or running can be cancelled",
             ),
-            Self::Full { room, .. } => own(
-                StatusCode::TOO_MANY_REQUESTS,
-                "full",
+            Self::Full { room, .. } => (
                 format!("the queue has room for {room} jobs"),
                 "try again after Retry-After seconds; a batch must fit as a whole",
             ),
-            Self::Stopping => own(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "stopping",
+            Self::Stopping => (
                 "the service is going down".into(),
                 "try again when it is up; what it acknowledged is kept",
             ),
-            Self::Log(error) => own(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "storage",
+            Self::Log(error) => (
                 error.to_string(),
                 "nothing was acknowledged; see to the service's disk, then try again",
             ),
-            Self::Broken(what) => own(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "bug",
-                what.clone(),
-                "this is a bug of the service: its log tells more",
-            ),
-        }
+            Self::Broken(what) => {
+                (what.clone(), "this is a bug of the service: its own messages tell more")
+            }
+        };
+        (message, fix.to_owned())
     }
 
     /// The answer.
     pub fn response(&self) -> HttpResponse {
-        let (status, code, message, fix) = self.parts();
+        let ((status, code), (message, fix)) = (self.kind(), self.words());
         let field = match self {
             Self::Bad { field, .. } => json!(field),
             _ => Value::Null,

@@ -95,7 +95,8 @@ fn of_runs() -> Vec<Recorded> {
 
 #[test]
 fn the_golden_logs_of_older_schemas_are_read() {
-    let readers: [(u16, fn(Recorded) -> Recorded); 2] = [(1, as_schema_1), (2, as_schema_2)];
+    type AsRead = fn(Recorded) -> Recorded;
+    let readers: [(u16, AsRead); 2] = [(1, as_schema_1), (2, as_schema_2)];
     for (schema, as_read) in readers {
         let place = golden(schema);
         let read = all(&place.read().unwrap());

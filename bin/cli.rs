@@ -103,6 +103,8 @@ enum Command {
     JudgeBatch(batch::Arguments),
     /// Judge a folder of cases with known outcomes. Exit code 1: one is not as expected.
     JudgeCases(cases::Arguments),
+    /// Judge what is submitted over HTTP, until stopped. Jobs survive a restart.
+    Serve(crate::service::Arguments),
     /// Validate one module. Exit code 1: it is not valid.
     Validate(judging::ValidateArguments),
     /// Check what this machine has.
@@ -139,6 +141,7 @@ impl Cli {
             Command::Restart { which, round } => run::restart(&home, which.run, round),
             Command::JudgeBatch(arguments) => batch::judge_batch(&host, &arguments),
             Command::JudgeCases(arguments) => cases::judge_cases(&host, &arguments),
+            Command::Serve(arguments) => crate::service::serve(&home, &host, &arguments),
             Command::Judge(arguments) => judging::judge(&host, &arguments),
             Command::Validate(arguments) => judging::validate(&host, &arguments),
             Command::Doctor { json } => judging::doctor(&host, json),

@@ -8,7 +8,9 @@ use anyhow::{Result, anyhow};
 use events::config::Rules;
 use events::event::Verdict;
 use events::ids::Digest;
-use events::outcome::{Backend, Execution, Failure, Measurement, ModuleRun, SourceReport};
+use events::outcome::{
+    Backend, Execution, Failure, FailureKind, Measurement, ModuleRun, SourceReport,
+};
 use events::rules::speed::speed;
 use events::rules::verdict::verdict;
 use keck::{Build, BuildJob, ValidateJob};
@@ -72,12 +74,17 @@ impl KeckJudge {
         self.device() != events::rules::verdict::CPU
     }
 
-    /// Judges one pair and says what `profile` makes of it. A failure of the world is the outcome
-    /// `judge_error`, never a verdict.
-    pub fn answer(&self, job: &MeasureJob, profile: Rules) -> Value {
-        let mut object = match self.pair(job) {
+    /// Judges one pair and says what `profile` makes of it. `wanted`: what the candidate must be
+    /// written in, if that matters. A failure of the world is the outcome `judge_error`, never a
+    /// verdict.
+    pub fn answer(&self, job: &MeasureJob, profile: Rules, wanted: Option<Backend>) -> Value {
+        let judged = match other_backend(&job.kernel_source, wanted) {
+            Some(failure) => Ok(Judged::Refused(failure)),
+            None => self.pair(job),
+        };
+        let mut object = match judged {
             Ok(judged) => report(job, &judged, profile),
-            Err(failure) => json!({ "outcome": "judge_error", "reason": failure.0 }),
+            Err(failure) => world_failed(&failure.0),
         };
         object["environment"] = self.environment.clone();
         object
@@ -152,6 +159,17 @@ impl Judge for KeckJudge {
         let measured = self.built(job).and_then(|job| self.keck.measure(&job));
         measured.map_err(|e| WorldFailed(e.to_string()))
     }
+}
+
+/// The object for a pair that could not be judged.
+pub fn world_failed(reason: &str) -> Value {
+    json!({ "outcome": "judge_error", "reason": reason })
+}
+
+fn other_backend(source: &str, wanted: Option<Backend>) -> Option<Failure> {
+    let (wanted, found) = (wanted?, keck::rules::inspect_kernel(source).ok()?);
+    let detail = format!("the job asks for {wanted:?}, this is {found:?}");
+    (wanted != found).then(|| Failure::new(FailureKind::Impure, detail))
 }
 
 /// One object: `outcome`, `reason`, `speedup`, the measurement's id, and what they rest on. `task`,

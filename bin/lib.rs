@@ -10,4 +10,5 @@ pub mod judge;
 pub mod parallel;
 pub mod plan;
 pub mod runs;
+pub mod service;
 pub mod summary;

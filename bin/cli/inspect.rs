@@ -11,6 +11,7 @@ use clap::Args;
 use events::event::Recorded;
 use events::ids::{Digest, RunId, Seq};
 use serde_json::{Value, json};
+use store::OpenMode;
 
 use super::Which;
 use crate::daemon;
@@ -65,6 +66,11 @@ const NAMES: &[&str] = &[
     "RunPaused",
     "RunResumed",
     "RunFinished",
+    "ServiceStarted",
+    "JobSubmitted",
+    "JobJudged",
+    "JobFailed",
+    "JobCancelled",
 ];
 
 /// An actor's name as it is written.
@@ -106,13 +112,15 @@ pub fn log(home: &Path, arguments: &LogArguments) -> Result<Exit> {
         let text = format!("--type: there is no event `{unknown}`; there are {}", NAMES.join(", "));
         return Err(Usage(text).into());
     }
-    let reader = runs::read(home, arguments.which.run)?;
+    // Without a fold: the log of the judge's service has another one than a run's.
+    let home = runs::home_to_read(home)?;
+    let log = home.open_run(runs::pick(&home, arguments.which.run)?, OpenMode::ReadOnly)?;
     let mut next = Seq(arguments.from.max(1));
     let mut left = arguments.limit.unwrap_or(usize::MAX);
     let mut out = std::io::stdout().lock();
     loop {
         let mut failed = None;
-        reader.log.scan(next, |recorded, _| {
+        log.scan(next, |recorded, _| {
             next = Seq(recorded.seq.0 + 1);
             let name_fits = arguments.names.is_empty()
                 || arguments.names.iter().any(|name| name == recorded.event.name());

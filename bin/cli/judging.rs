@@ -96,7 +96,7 @@ impl Ruling {
             trials: self.trials,
             timing: self.timing,
         };
-        judge.answer(&job, self.profile.into())
+        judge.answer(&job, self.profile.into(), None)
     }
 }
 
@@ -158,7 +158,7 @@ pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
         trials: arguments.trials,
         timing: arguments.timing,
     };
-    let mut object = standalone.judge.answer(&job, arguments.profile.into());
+    let mut object = standalone.judge.answer(&job, arguments.profile.into(), None);
     if arguments.evidence && object["outcome"] == "correct" {
         object["evidence"] =
             standalone.judge.evidence(&job).map_err(|failure| anyhow::anyhow!(failure.0))?;

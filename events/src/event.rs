@@ -5,13 +5,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Rules;
 use crate::ids::{
-    ApiSetId, BlobId, Digest, GroupId, KernelId, ModuleId, PolicyVersion, Role, RunId, Seq, StepRef,
+    ApiSetId, BlobId, Digest, GroupId, JobId, KernelId, ModuleId, PolicyVersion, Role, RunId, Seq,
+    StepRef,
 };
 use crate::outcome::{Backend, Failure, FailureKind, Measurement, ModuleReport, TaskFault};
 
 /// Version of the record form that this program writes.
-pub const SCHEMA: u16 = 2;
+pub const SCHEMA: u16 = 3;
 
 /// Who appended an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -33,6 +35,8 @@ pub enum Actor {
     GpuExecutor,
     /// Scores groups and takes gradient steps.
     Trainer,
+    /// Judges what is submitted to it.
+    JudgeService,
 }
 
 /// One event in the log with its envelope.
@@ -242,7 +246,50 @@ pub struct InitialPolicy {
     pub files: Vec<(String, BlobId)>,
 }
 
-/// Everything that can happen in a run.
+/// What one job of the judge's service is to judge, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// The reference's code.
+    pub reference: BlobId,
+    /// The candidate's code; empty if its answer held none.
+    pub candidate: BlobId,
+    /// What it must be written in, if that matters.
+    pub backend: Option<Backend>,
+    /// Which rules decide.
+    pub profile: Rules,
+    /// Seed of the inputs.
+    pub seed: u64,
+    /// Comparisons on fresh inputs.
+    pub trials: u32,
+    /// Whether to time, where there is a GPU.
+    pub timing: bool,
+    /// Higher is sooner. Not part of what is judged.
+    pub priority: i32,
+}
+
+/// The coarse word of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Right on all trials.
+    Correct,
+    /// A wrong answer.
+    Incorrect,
+    /// Not the candidate's own work, or it left its sandbox.
+    Rejected,
+    /// It does not parse, compile or load.
+    CompileError,
+    /// It raised, or a fault of the device.
+    RuntimeError,
+    /// Its deadline passed.
+    Timeout,
+    /// It was built; running it needs a GPU.
+    NoDevice,
+    /// The task is at fault.
+    TaskRefused,
+}
+
+/// Everything that can happen in a run, or in a log of the judge's service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// The first event of a run.
@@ -416,6 +463,47 @@ pub enum Event {
     RunResumed,
     /// All rounds are over.
     RunFinished,
+    /// The judge's service started on this log: what it judges from here on, it judges with these.
+    ServiceStarted {
+        /// Version of the program.
+        code: String,
+        /// What it runs on: `(name, value)`, for people.
+        environment: Vec<(String, String)>,
+    },
+    /// A job was taken in; also one again that was cancelled or given up.
+    JobSubmitted {
+        /// Its id.
+        job: JobId,
+        /// The name that the client gave it.
+        client: Option<String>,
+        /// What is wanted.
+        spec: JobSpec,
+    },
+    /// A job has its verdict.
+    JobJudged {
+        /// Which.
+        job: JobId,
+        /// The verdict's word.
+        outcome: Outcome,
+        /// The whole result as JSON, as `kernelzero judge --json` prints it.
+        result: BlobId,
+    },
+    /// The world failed at a job; that is no verdict.
+    JobFailed {
+        /// Which.
+        job: JobId,
+        /// How often it has failed, from 1.
+        attempt: u32,
+        /// What went wrong.
+        error: String,
+        /// Whether it is not tried again.
+        given_up: bool,
+    },
+    /// A job was cancelled before it had a verdict.
+    JobCancelled {
+        /// Which.
+        job: JobId,
+    },
 }
 
 impl Event {
@@ -443,10 +531,15 @@ impl Event {
             Event::RunPaused { .. } => "RunPaused",
             Event::RunResumed => "RunResumed",
             Event::RunFinished => "RunFinished",
+            Event::ServiceStarted { .. } => "ServiceStarted",
+            Event::JobSubmitted { .. } => "JobSubmitted",
+            Event::JobJudged { .. } => "JobJudged",
+            Event::JobFailed { .. } => "JobFailed",
+            Event::JobCancelled { .. } => "JobCancelled",
         }
     }
 
-    /// The thing it is about, for the index by id: set, module, kernel, group or run.
+    /// The thing it is about, for the index by id: set, module, kernel, group, run or job.
     pub fn subject(&self) -> Option<uuid::Uuid> {
         match self {
             Event::RunStarted { run, .. } | Event::RunForked { run, .. } => Some(run.0),
@@ -458,6 +551,10 @@ impl Event {
             | Event::KernelCompiled { kernel, .. }
             | Event::KernelMeasured { kernel, .. } => Some(kernel.0),
             Event::GroupScored { group, .. } => Some(group.0),
+            Event::JobSubmitted { job, .. }
+            | Event::JobJudged { job, .. }
+            | Event::JobFailed { job, .. }
+            | Event::JobCancelled { job } => Some(job.0),
             Event::RoundStarted { .. }
             | Event::PhaseStarted { .. }
             | Event::StepStarted { .. }
@@ -469,7 +566,8 @@ impl Event {
             | Event::WorkFailed { .. }
             | Event::RunPaused { .. }
             | Event::RunResumed
-            | Event::RunFinished => None,
+            | Event::RunFinished
+            | Event::ServiceStarted { .. } => None,
         }
     }
 
@@ -484,6 +582,8 @@ impl Event {
                 std::iter::once(answer.sample).chain(answer.source).collect()
             }
             Event::CheckpointSaved { files, .. } => files.iter().map(|(_, blob)| *blob).collect(),
+            Event::JobSubmitted { spec, .. } => vec![spec.reference, spec.candidate],
+            Event::JobJudged { result, .. } => vec![*result],
             Event::RunForked { .. }
             | Event::RoundStarted { .. }
             | Event::PhaseStarted { .. }
@@ -500,7 +600,10 @@ impl Event {
             | Event::WorkFailed { .. }
             | Event::RunPaused { .. }
             | Event::RunResumed
-            | Event::RunFinished => Vec::new(),
+            | Event::RunFinished
+            | Event::ServiceStarted { .. }
+            | Event::JobFailed { .. }
+            | Event::JobCancelled { .. } => Vec::new(),
         }
     }
 }

@@ -140,6 +140,24 @@ uuid_ids! {
     KernelId,
     /// The samples drawn for one prompt, compared with each other.
     GroupId,
+    /// One job of the judge's service.
+    JobId,
+}
+
+impl JobId {
+    /// A new job, named by the given time and random bits.
+    pub fn new(unix_ms: u64, random: [u8; 10]) -> Self {
+        Self(Builder::from_unix_timestamp_millis(unix_ms, &random).into_uuid())
+    }
+
+    /// The job that a client calls `name`: the same name is the same job.
+    pub fn named(name: &str) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("kernelzero 2026-12 job named by a client");
+        hasher.update(name.as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Self(Builder::from_custom_bytes(bytes).into_uuid())
+    }
 }
 
 impl RunId {

@@ -8,4 +8,5 @@ pub mod log;
 pub mod outcome;
 pub mod rules;
 pub mod sample;
+pub mod service;
 pub mod state;

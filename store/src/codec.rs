@@ -47,6 +47,8 @@ pub fn decode(bytes: &[u8]) -> Result<Recorded, CodecError> {
     match u16::from_le_bytes(*schema) {
         SCHEMA => whole(bincode::serde::decode_from_slice(body, config()), body, SCHEMA),
         newer if newer > SCHEMA => Err(CodecError::Newer(newer)),
+        // Only variants were added since.
+        2 => whole(bincode::serde::decode_from_slice(body, config()), body, 2),
         v1::SCHEMA => match v1::measured(body, config()) {
             Ok(None) => whole(bincode::serde::decode_from_slice(body, config()), body, v1::SCHEMA),
             Ok(Some(decoded)) => whole(Ok(decoded), body, v1::SCHEMA),

@@ -55,6 +55,11 @@ pub fn check(
         | Event::PhaseFinished { .. }
         | Event::RoundFinished { .. }
         | Event::RunFinished => due(state, event),
+        Event::ServiceStarted { .. }
+        | Event::JobSubmitted { .. }
+        | Event::JobJudged { .. }
+        | Event::JobFailed { .. }
+        | Event::JobCancelled { .. } => Err("jobs belong in a log of the judge's service".into()),
         Event::ApisSampled { .. } => sampled(state, event, evidence),
         Event::ModuleProposed { .. } | Event::KernelWritten { .. } => {
             written(state, event, evidence)

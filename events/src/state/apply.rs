@@ -89,6 +89,13 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
             require(state.paused.take().is_some(), "it is not paused")?;
             state.failures.clear();
         }
+        Event::ServiceStarted { .. }
+        | Event::JobSubmitted { .. }
+        | Event::JobJudged { .. }
+        | Event::JobFailed { .. }
+        | Event::JobCancelled { .. } => {
+            refuse("jobs belong in a log of the judge's service, not in a run")?;
+        }
     }
     state.last = seq;
     Ok(())

@@ -97,7 +97,7 @@ impl Bench<'_> {
         let moved = traffic(self.reference)?;
         let bytes = moved.inputs + moved.outputs;
         let question = json!({ "do": "time", "time": "profile", "calls": CALLS });
-        let _alone = self.judge.lease.alone();
+        let _alone = self.judge.device_alone();
         // Compiles what is still to be compiled.
         let warm = json!({ "do": "time", "time": "round", "calls": 2 });
         self.candidate(warm.clone(), &[])?;

@@ -10,12 +10,13 @@ use crate::cache::Cache;
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
-use crate::lease::Lease;
+use crate::lease::{Held, Lease};
 use crate::places::{Parked, Place, Places};
 use crate::probe::Rates;
 use crate::reference::Outcome;
 use crate::scratch::Scratch;
 use crate::session::{Answer, Session};
+use crate::strain::Strain;
 use crate::toolchain::Toolchain;
 use crate::zygote::Zygote;
 
@@ -31,6 +32,7 @@ pub struct Judge {
     pub(crate) builds: Mutex<Cache<crate::compile::Compiled>>,
     zygote: Mutex<Option<Zygote>>,
     pub(crate) lease: Lease,
+    pub(crate) strain: Arc<Strain>,
     /// Workers whose device is being opened: the driver does one after the other in any case. So
     /// few at once do not disturb what is timed.
     opening: Places,
@@ -62,6 +64,7 @@ impl Judge {
             builds: Mutex::new(Cache::new(config.cache_bytes)),
             zygote: Mutex::new(Some(zygote)),
             lease: Lease::default(),
+            strain: Arc::default(),
             opening: Places::new(OPENING),
             parked: Parked::new(config.workers.max(1)),
             slots: Places::new(config.workers.max(1)),
@@ -147,6 +150,7 @@ impl Judge {
         (patience, timeout): (Duration, Duration),
     ) -> Result<Answer, Error> {
         let start = Instant::now();
+        let before = self.strain.moment();
         let mut deadline = start + timeout;
         let mut shared = Some(self.lease.shared());
         session.put(question, blobs)?;
@@ -157,9 +161,14 @@ impl Judge {
                 Some(answer) => answer,
                 None => {
                     shared = None;
+                    session.lingers = Some(self.strain.lingerer());
                     session.hear(left.saturating_sub(LINGERS))?
                 }
             };
+            match &answer {
+                Answer::TimedOut => session.disturbed = self.strain.by_others(before),
+                _ => session.lingers = None,
+            }
             let said = if let Answer::Said(reply) = &answer {
                 reply.value["compiling"].as_str()
             } else {
@@ -185,6 +194,17 @@ impl Judge {
                 }
                 // One more configuration of an autotuner is tried.
                 Some(_) => {}
+            }
+        }
+    }
+
+    /// The device for this thread alone, and nobody lingers on it.
+    pub(crate) fn device_alone(&self) -> Held<'_> {
+        loop {
+            self.strain.settle();
+            let held = self.lease.alone();
+            if self.strain.is_none() || matches!(held, Held::Already) {
+                return held;
             }
         }
     }

@@ -59,6 +59,7 @@ pub mod rules;
 mod scratch;
 mod session;
 mod stats;
+mod strain;
 mod tensors;
 mod timing;
 mod toolchain;

@@ -98,26 +98,36 @@ impl Judge {
         }
     }
 
-    /// Memory that others held at the same time is no fault of a candidate's: where it was too
-    /// little, the candidate runs again with the device alone.
+    /// Memory that others held at the same time, or a device that others hung on, is no fault of a
+    /// candidate's: it runs again with the device alone.
     fn candidate(&self, job: &MeasureJob, reference: &Reference) -> Result<Execution, Stop> {
         let whole = self.config.exclusive.then(|| self.lease.whole());
-        let first = self.one_run(job, reference);
-        match &first {
-            Err(Stop::Candidate(failure)) if whole.is_none() && others_took_it(&failure.detail) => {
-                let _whole = self.lease.whole();
-                self.parked.clear();
-                self.one_run(job, reference)
-            }
-            _ => first,
+        let mut disturbed = false;
+        let first = self.one_run(job, reference, &mut disturbed);
+        let Err(Stop::Candidate(failure)) = &first else { return first };
+        let memory = others_took_it(&failure.detail);
+        if whole.is_some() || !(memory || disturbed) {
+            return first;
         }
+        self.strain.settle();
+        let _whole = self.lease.whole();
+        if memory {
+            self.parked.clear();
+        }
+        self.one_run(job, reference, &mut disturbed)
     }
 
-    fn one_run(&self, job: &MeasureJob, reference: &Reference) -> Result<Execution, Stop> {
+    fn one_run(
+        &self,
+        job: &MeasureJob,
+        reference: &Reference,
+        disturbed: &mut bool,
+    ) -> Result<Execution, Stop> {
         let mut session = self.worker("kernel")?;
         let result = self.run_candidate(job, reference, &mut session);
         // For people who debug a candidate; nothing is decided from it.
         tracing::debug!(printed = session.printed(), "candidate ended");
+        *disturbed = session.disturbed;
         if let Err(Stop::Candidate(failure)) = &result
             && self.device.kind() != "cpu"
         {

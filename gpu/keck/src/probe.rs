@@ -66,7 +66,7 @@ impl Judge {
             return Ok(rates);
         }
         // The lease first: whoever holds it may be here too.
-        let _alone = self.lease.alone();
+        let _alone = self.device_alone();
         let mut known = lock(&self.rates);
         if let Some(rates) = *known {
             return Ok(rates);

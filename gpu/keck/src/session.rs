@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::error::Error;
 use crate::poll::{Ready, wait};
+use crate::strain::Lingerer;
 use crate::wire;
 use crate::zygote::Forked;
 
@@ -27,6 +28,10 @@ pub struct Session {
     forked: Forked,
     file_limit: u64,
     log: Vec<u8>,
+    /// It has lingered on the device, from then to its end.
+    pub lingers: Option<Lingerer>,
+    /// It passed a deadline while others lingered: that says nothing of it.
+    pub disturbed: bool,
 }
 
 /// What a worker says, with the memory files that came along.
@@ -61,7 +66,8 @@ impl Session {
     /// Takes over a forked worker once it is confined and its device is open. Until then no code of
     /// a candidate exists in it, so whatever goes wrong is the world's fault.
     pub fn start(forked: Forked, file_limit: u64, timeout: Duration) -> Result<Self, Error> {
-        let mut session = Self { forked, file_limit, log: Vec::new() };
+        let mut session =
+            Self { forked, file_limit, log: Vec::new(), lingers: None, disturbed: false };
         match session.hear(timeout)? {
             Answer::Said(reply) if reply.value["ready"] == true => Ok(session),
             Answer::TimedOut => Err(Error::Overloaded("a worker did not get ready".to_owned())),

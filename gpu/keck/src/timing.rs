@@ -103,7 +103,7 @@ impl Bench<'_> {
     /// Only the calls need the device alone. Their results are looked at afterwards, in copies that
     /// were made between the calls.
     fn take(&mut self) -> Result<(Timing, Vec<Trial>), Stop> {
-        let exclusive = self.judge.lease.alone();
+        let exclusive = self.judge.device_alone();
         let mut times = self.times()?;
         drop(exclusive);
         self.roofline(&times)?;

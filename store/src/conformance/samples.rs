@@ -1,11 +1,12 @@
 //! Events of every variant, with the forms of payload that matter.
 
+use events::config::Rules;
 use events::event::{
-    Actor, Answer, CompileOutcome, Draft, Event, Finish, InitialPolicy, KernelScore, ModuleScore,
-    Scores, Stage, Update, Validity, Verdict,
+    Actor, Answer, CompileOutcome, Draft, Event, Finish, InitialPolicy, JobSpec, KernelScore,
+    ModuleScore, Outcome, Scores, Stage, Update, Validity, Verdict,
 };
 use events::ids::{
-    ApiSetId, Digest, GroupId, KernelId, ModuleId, PolicyVersion, Role, RunId, Seq, StepRef,
+    ApiSetId, Digest, GroupId, JobId, KernelId, ModuleId, PolicyVersion, Role, RunId, Seq, StepRef,
 };
 use events::outcome::{
     Backend, Execution, Failure, FailureKind, Headers, Measurement, ModuleReport, ModuleRun,
@@ -18,7 +19,7 @@ const POLICY: PolicyVersion = PolicyVersion { role: Role::Coder, steps: 39 };
 /// At least one draft of each variant of [`Event`], in the order of the enum, always the same. Not a
 /// legal history: it is for codecs and stores.
 pub fn one_of_each() -> Vec<Draft> {
-    let events = [started(), sampled(), judged(), trained()].concat();
+    let events = [started(), sampled(), judged(), trained(), served()].concat();
     let draft = |(at, event)| Draft {
         cause: (at > 0).then_some(Seq(at)),
         actor: if at % 2 == 0 { Actor::RunControl } else { Actor::Trainer },
@@ -188,5 +189,33 @@ fn trained() -> Vec<Event> {
         Event::RunPaused { reason: "asked to".into() },
         Event::RunResumed,
         Event::RunFinished,
+    ]
+}
+
+fn served() -> Vec<Event> {
+    let spec = JobSpec {
+        reference: Digest::of(b"reference"),
+        candidate: Digest::of(b"candidate"),
+        backend: Some(Backend::Cuda),
+        profile: Rules::Paper,
+        seed: 1,
+        trials: 5,
+        timing: true,
+        priority: -3,
+    };
+    let other = JobSpec { backend: None, profile: Rules::Strict, priority: 9, ..spec.clone() };
+    let (job, named) = (JobId::new(1_700_000_000_001, [3; 10]), JobId::named("step 7 / 3"));
+    let client = Some("step 7 / 3".into());
+    let error = "the judge's Python is gone".to_owned();
+    vec![
+        Event::ServiceStarted {
+            code: "0.1.0".into(),
+            environment: vec![("device".into(), "cpu".into())],
+        },
+        Event::JobSubmitted { job, client: None, spec },
+        Event::JobSubmitted { job: named, client, spec: other },
+        Event::JobJudged { job, outcome: Outcome::TaskRefused, result: Digest::of(b"result") },
+        Event::JobFailed { job: named, attempt: 3, error, given_up: true },
+        Event::JobCancelled { job: named },
     ]
 }

@@ -3,6 +3,7 @@
 //! of them nothing does.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod common;
 mod hostile;
 
 use std::time::Duration;
@@ -137,8 +138,8 @@ fn a_worker_dies_with_its_parent() {
         let source = "import time\ntime.sleep(15)\n".to_owned();
         std::thread::scope(|scope| {
             scope.spawn(|| judge.validate(&ValidateJob { source, seed: 1, trials: 1 }));
-            hostile::until("a worker", || hostile::processes(scratch.path()).len() == 2);
-            let both = hostile::processes(scratch.path());
+            hostile::until("a worker", || common::processes(scratch.path()).len() == 2);
+            let both = common::processes(scratch.path());
             let (parent, worker) = (both[0].min(both[1]), both[0].max(both[1]));
             hostile::kill(parent);
             hostile::until("the parent's end", || !hostile::runs(parent));

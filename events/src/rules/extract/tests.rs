@@ -112,6 +112,7 @@ fn what_was_not_closed() {
 
 /// Answers as long as can be are read in one go, whatever they hold.
 #[test]
+#[allow(clippy::disallowed_types)] // the test's clock, not a rule's
 fn no_answer_takes_long() {
     let start = std::time::Instant::now();
     for part in ["```\n'''\n", "```python\n", "~~~\n(\n", "<think>\n", "</think>\n", "'''\n```\n"] {

@@ -242,17 +242,6 @@ pub fn mode(path: &Path, bits: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits)).unwrap();
 }
 
-/// Processes whose command line names a folder.
-pub fn processes(folder: &Path) -> Vec<i32> {
-    let name = folder.to_string_lossy().into_owned();
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let named = entries.filter(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(&name)
-    });
-    named.filter_map(|e| e.file_name().to_string_lossy().parse().ok()).collect()
-}
-
 /// Whether a process is there and is no zombie.
 pub fn runs(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Hostile programs in real workers, with no static rule in front of them: each layer of the
 //! sandbox alone stops what it is there for, without any layer everything succeeds, and with all
 //! of them nothing does.
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::print_stdout, missing_docs)]
 
 mod common;
 mod hostile;
@@ -173,6 +173,19 @@ fn no_program_gives_privileges_back() {
         assert_eq!(first == "SystemExit: 0", gains, "{layers:?}: {said}");
         assert!(first.starts_with("SystemExit: ") && first.len() > 12, "{said}");
     }
+}
+
+/// Limits count by user, and signals reach one's own: a worker of another judge is somebody else.
+#[test]
+fn workers_of_two_judges_are_two_users() {
+    if !root() {
+        return;
+    }
+    let judges = [judge(Isolation::Strongest), judge(Isolation::Strongest)];
+    let source = "import os\nraise SystemExit(os.getuid())\n";
+    let users = judges.each_ref().map(|judge| hostile::said(judge, source));
+    let first = users.each_ref().map(|said| said.lines().next().unwrap());
+    assert_ne!(first[0], first[1]);
 }
 
 /// The layers can be left out by tests only.

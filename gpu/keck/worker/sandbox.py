@@ -14,7 +14,8 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 163
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 SIGKILL = 9
-FIRST_UID, USERS = 1_900_000_000, 4096  # far from people, services and containers
+FIRST_UID = 1_900_000_000  # far from people, services and containers
+FAMILIES, MEMBERS = 1 << 14, 1 << 10  # judges at the same time, workers of one
 PRIVATE, HARNESS = "/private", "/keck"
 
 
@@ -54,7 +55,7 @@ def may_be_others():
     def mapped(name):
         with open(f"/proc/self/{name}") as file:
             ranges = [[int(word) for word in line.split()] for line in file]
-        return any(inside <= FIRST_UID and FIRST_UID + USERS <= inside + count
+        return any(inside <= FIRST_UID and FIRST_UID + FAMILIES * MEMBERS <= inside + count
                    for inside, _, count in ranges)
     return os.getuid() == 0 and mapped("uid_map") and mapped("gid_map")
 
@@ -156,13 +157,14 @@ def worker_namespaces(layers, tmp_mib):
     os.chdir(PRIVATE)
 
 
-def drop_privileges(slot, layers):
-    """No capabilities, no way to regain them, and as root an own unprivileged user."""
+def drop_privileges(family, slot, layers):
+    """No capabilities, no way to regain them, and as root an own unprivileged user, which is none of
+    another judge's: the number of processes is counted by user."""
     if "no-capabilities" in layers:
         for capability in range(64):
             libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     if "own-uid" in layers:
-        uid = FIRST_UID + slot % USERS
+        uid = FIRST_UID + family % FAMILIES * MEMBERS + slot % MEMBERS
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)

@@ -145,7 +145,7 @@ class Forker:
         if "rlimits" in layers:
             sandbox.limits(request["memory_mib"], config["file_mib"], 512 if starts else 64,
                            None if starts else ADDRESS_ROOM_MIB)
-        sandbox.drop_privileges(self.count, layers)
+        sandbox.drop_privileges(config["family"], self.count, layers)
         if "landlock" in layers:
             sandbox.landlock([*visible_folders(), "/etc", "/proc"], [home, *visible_devices()])
         if "parent-death" in layers:
@@ -176,6 +176,7 @@ class Forker:
 def main():
     config = json.loads(sys.argv[1])
     control = socket.socket(fileno=os.dup(0))
+    config["family"] = os.getpid()  # as the machine sees it, so before there are namespaces
     layers = isolate(config)
     roles, version = warm_up(config["device"])
     layers = sandbox.chosen(config["layers"], layers)

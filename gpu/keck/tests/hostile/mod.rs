@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +16,7 @@ use keck::{Config, Isolation, Judge, ValidateJob};
 use serde_json::json;
 use tempfile::TempDir;
 
-/// An attack of `attacks.py` and the sets of layers each of which must stop it alone.
+/// An attack of `attacks.py` or `system.py` and the sets of layers each of which must stop it alone.
 pub struct Try {
     pub attack: &'static str,
     pub stops: &'static [&'static [&'static str]],
@@ -190,11 +189,12 @@ impl Drop for Prey {
 /// Runs attacks in one worker; `done`, `stopped` or `absent` (not in this kernel) for each. What
 /// can be seen from outside is believed rather than what the attack says.
 pub fn run(judge: &Judge, prey: &Prey, attacks: &[&str]) -> BTreeMap<String, String> {
-    let text = std::fs::read_to_string(manifest().join("tests/hostile/attacks.py")).unwrap();
+    let read = |name| std::fs::read_to_string(manifest().join("tests/hostile").join(name)).unwrap();
+    let text = format!("{}\n{}", read("attacks.py"), read("system.py"));
     let names = serde_json::to_string(attacks).unwrap();
     let source = format!("WORLD = {}\n{text}\nraise SystemExit(attempt({names}))\n", prey.world());
     let said = said(judge, &source);
-    std::io::stdout().write_all(format!("{:?}: {said}\n", judge.layers()).as_bytes()).unwrap();
+    println!("{:?}: {said}", judge.layers());
     let line = said.lines().next().and_then(|line| line.strip_prefix("SystemExit: ")).unwrap();
     let mut found: BTreeMap<String, String> = line
         .split(';')

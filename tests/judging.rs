@@ -64,6 +64,27 @@ fn a_batch_is_taken_up_where_it_was_ended() {
 }
 
 #[test]
+fn a_changed_task_is_judged_again() {
+    let folder = TempDir::new().unwrap();
+    let (home, input) = (folder.path().join("home"), folder.path().join("in.jsonl"));
+    let out = folder.path().join("out.jsonl");
+    let reference = std::fs::read_to_string(case("reference", "leaky_scale")).unwrap();
+    let write = |reference: &str| {
+        let candidate = case("kernels", "honest_leaky");
+        let line = json!({ "id": "a", "reference": reference, "candidate_file": candidate });
+        std::fs::write(&input, format!("{line}\n")).unwrap();
+    };
+    write(&reference);
+    let (_, said) = judged(&home, &input, &out);
+    assert_eq!(said["outcomes"], json!({ "correct": 1 }), "{said}");
+    // The task was wrong and is another one now; the old result must not stand for it.
+    write(&reference.replace("F.leaky_relu(x", "F.leaky_relu(-x"));
+    let (_, said) = judged(&home, &input, &out);
+    assert_eq!((&said["judged"], &said["known"]), (&json!(1), &json!(0)), "{said}");
+    assert_eq!(said["outcomes"], json!({ "incorrect": 1 }), "{said}");
+}
+
+#[test]
 fn a_batch_that_makes_no_sense_is_refused_by_line() {
     let folder = TempDir::new().unwrap();
     let (home, input) = (folder.path().join("home"), folder.path().join("in.jsonl"));

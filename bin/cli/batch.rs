@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use events::ids::Digest;
-use events::rules::extract;
+use events::ids::{Digest, Role};
+use events::rules::extract::Extractor;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -100,7 +100,9 @@ impl Arguments {
             let candidate = match (line.candidate, line.candidate_file, line.answer) {
                 (Some(source), None, None) => source,
                 (None, Some(file), None) => lossy(&base.join(file))?,
-                (None, None, Some(answer)) => extract::code(&answer).unwrap_or_default().to_owned(),
+                (None, None, Some(answer)) => {
+                    Extractor::Parsed.code(&answer, Role::Coder).unwrap_or_default()
+                }
                 _ => {
                     let what = "give one of candidate, candidate_file, answer";
                     return Err(wrong(what.into()).into());

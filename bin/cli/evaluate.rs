@@ -9,9 +9,9 @@ use clap::Args;
 use events::config::{PolicyConfig, RunConfig};
 use events::event::Validity;
 use events::ids::{PolicyVersion, Role, StepRef, seed_at};
+use events::rules::prompt;
 use events::rules::validity::validity;
 use events::rules::verdict::verdict;
-use events::rules::{extract, prompt};
 use indicatif::ProgressBar;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -133,7 +133,8 @@ fn module_outcome(
 ) -> Result<Result<(), String>> {
     let tracked = item.apis.iter().cloned().collect();
     let draw = (1, config.validator.trials.get());
-    let report = judge.module_report(extract::code(answer), &item.apis, &tracked, draw)?;
+    let code = config.extractor.code(answer, Role::Proposer);
+    let report = judge.module_report(code.as_deref(), &item.apis, &tracked, draw)?;
     Ok(match validity(&report, &item.apis, &config.validator) {
         Validity::Valid => Ok(()),
         Validity::Invalid { stage, reason } => Err(format!("{stage:?}: {reason}")),
@@ -146,10 +147,12 @@ fn kernel_outcome(
     item: &Item,
     answer: &str,
 ) -> Result<Result<(), String>> {
-    let Some(code) = extract::code(answer) else { return Ok(Err("no code".to_owned())) };
+    let Some(code) = config.extractor.code(answer, Role::Coder) else {
+        return Ok(Err("no code".to_owned()));
+    };
     let job = MeasureJob {
         module_source: item.module.clone(),
-        kernel_source: code.to_owned(),
+        kernel_source: code,
         backend: config.judge.backend,
         seed: 1,
         trials: config.judge.trials.get(),

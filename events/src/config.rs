@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::Role;
 use crate::outcome::Backend;
+use crate::rules::extract::Extractor;
 use crate::sample::Sampling;
 
 mod value;
@@ -19,6 +20,9 @@ pub struct RunConfig {
     pub seed: UpTo<{ i64::MAX as u64 }>,
     /// Rounds of a Proposer phase and a Coder phase.
     pub rounds: Positive,
+    /// How code is found in answers: `parsed`; absent it is `fences`, as it was before this setting.
+    #[serde(default, skip_serializing_if = "Extractor::is_default")]
+    pub extractor: Extractor,
     /// The model that writes modules.
     pub proposer: ProposerConfig,
     /// The model that writes kernels.
@@ -260,3 +264,22 @@ impl RunConfig {
 /// A complete config with the paper's settings, for tests of this workspace.
 #[doc(hidden)]
 pub const EXAMPLE: &str = include_str!("config/example.toml");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_config_from_before_the_extractors_keeps_its_text_and_its_meaning() {
+        let old = EXAMPLE.replace("extractor = \"parsed\"\n", "");
+        let config = RunConfig::parse(&old).unwrap();
+        assert_eq!(config.extractor, Extractor::Fences);
+        assert!(!config.to_text().unwrap().contains("extractor"));
+        let new = RunConfig::parse(EXAMPLE).unwrap();
+        assert_eq!(new.extractor, Extractor::Parsed);
+        assert_eq!(RunConfig::parse(&new.to_text().unwrap()).unwrap(), new);
+        let thought = "<think>\n```\na\n</think>\n```\nclass ModelNew:\n    pass\n```\n";
+        let codes = [&config, &new].map(|c| c.extractor.code(thought, Role::Coder).unwrap());
+        assert_eq!(codes, ["a\n</think>\n", "class ModelNew:\n    pass\n"]);
+    }
+}

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use events::event::{Actor, Answer, Event, Finish};
 use events::ids::{Role, Seq};
-use events::rules::{extract, prompt, work};
+use events::rules::extract::Extractor;
+use events::rules::{prompt, work};
 use events::sample::Sample;
 use events::state::RunState;
 
@@ -118,16 +119,21 @@ fn job(state: &RunState, role: Role, batch: &[Ask]) -> Result<GenerateJob, World
     })
 }
 
+fn extractor(state: &RunState) -> Extractor {
+    state.config.as_ref().map(|config| config.extractor).unwrap_or_default()
+}
+
 /// Stores the sample and its code, and names them.
 fn answer(
     bus: &Bus,
     job: &GenerateJob,
     seed: u64,
     (sample, finish): &(Sample, Finish),
+    code: Option<String>,
 ) -> Result<Answer, Failed> {
     let bytes = serde_json::to_vec(sample)
         .map_err(|e| Failed::World(WorldFailed(format!("a sample cannot be written: {e}"))))?;
-    let source = match extract::code(&sample.text) {
+    let source = match code {
         Some(code) => Some(bus.blobs().put(code.as_bytes())?),
         None => None,
     };
@@ -161,10 +167,12 @@ impl Shell for Writer {
         if !complete {
             return Err(WorldFailed("the engine gave another number of samples".into()).into());
         }
+        let extractor = bus.ask(extractor)?;
         let mut events = Vec::new();
         for (ask, samples) in batch.iter().zip(&drawn) {
             for ((seed, record), sample) in ask.samples.iter().zip(samples) {
-                events.push(caused(ask.cause, record(answer(bus, &job, *seed, sample)?)));
+                let code = extractor.code(&sample.0.text, self.role);
+                events.push(caused(ask.cause, record(answer(bus, &job, *seed, sample, code)?)));
             }
         }
         bus.append(self.actor(), events)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::api_table::ApiTable;
-use super::{control, extract, prompt, score, validity, work};
+use super::{control, prompt, score, validity, work};
 use crate::event::{Answer, CompileOutcome, Event, Finish};
 use crate::ids::{BlobId, Digest, Role, Seq};
 use crate::outcome::{Backend, Failure, FailureKind, ModuleReport, SourceReport};
@@ -165,7 +165,7 @@ fn answer_agrees(state: &RunState, answer: &Answer, sample: &Sample, role: Role)
     if answer.tokens > longest || (answer.finish == Finish::Length && answer.tokens < longest) {
         return Err(format!("{} tokens and {:?} do not fit", answer.tokens, answer.finish));
     }
-    let code = extract::code(&sample.text).map(|code| Digest::of(code.as_bytes()));
+    let code = config.extractor.code(&sample.text, role).map(|code| Digest::of(code.as_bytes()));
     same("the code", &answer.source, &code)
 }
 

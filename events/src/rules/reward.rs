@@ -105,6 +105,18 @@ mod tests {
     }
 
     #[test]
+    fn groups_without_spread_carry_nothing() {
+        for floor in [0.0, 0.1] {
+            for same in [0.0, 1.0, -1.0] {
+                close(&advantages(&[Some(same); 4], floor), &[0.0; 4]);
+                close(&advantages(&[Some(same), None, Some(same)], floor), &[0.0; 3]);
+            }
+            close(&advantages(&[Some(1.0), None, None], floor), &[0.0; 3]);
+            close(&advantages(&[None, None], floor), &[0.0; 2]);
+        }
+    }
+
+    #[test]
     fn advantages_are_relative_to_the_judged_members() {
         close(&advantages(&[Some(1.0), Some(0.0)], 0.0), &[0.5f64.sqrt(), -(0.5f64.sqrt())]);
         close(

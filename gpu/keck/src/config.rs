@@ -10,8 +10,29 @@ use crate::headers::HeadersPolicy;
 pub enum Isolation {
     /// Namespaces where the kernel allows them, and what else there is.
     Strongest,
-    /// No namespaces, only limits, dropped privileges and the system call filter. For tests.
+    /// What is left where the kernel allows no namespaces: landlock, limits, dropped privileges
+    /// and the system call filter. For tests.
     LimitsOnly,
+    /// These layers and no others, so that a test can see what each of them holds alone. Named as
+    /// [`crate::Judge::layers`] names them; no setting and no command leads here.
+    #[doc(hidden)]
+    Only(&'static [&'static str]),
+}
+
+/// Layers that need no namespace. Not an own user: it could not read an environment below root's
+/// home, which only a mount namespace shows to it.
+const WITHOUT_NAMESPACES: [&str; 6] =
+    ["landlock", "no-capabilities", "no-new-privs", "rlimits", "parent-death", "seccomp"];
+
+impl Isolation {
+    /// The layers that are asked for; `None` means all that the machine has.
+    pub(crate) fn layers(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::Strongest => None,
+            Self::LimitsOnly => Some(&WITHOUT_NAMESPACES),
+            Self::Only(layers) => Some(layers),
+        }
+    }
 }
 
 /// Where and how a [`crate::Judge`] runs code.

@@ -117,7 +117,8 @@ fn heard(answer: Answer, step: &str) -> Result<Reply, ModuleRun> {
                 let memory = fault::failure(&reply.value)
                     .is_some_and(|f| f.kind == events::outcome::FailureKind::OutOfMemory);
                 Err(if memory {
-                    ModuleRun::Exceeded(format!("{step}: memory"))
+                    let first = detail.lines().next().unwrap_or_default();
+                    ModuleRun::Exceeded(format!("{step}: memory: {first}"))
                 } else {
                     failed(&step, detail)
                 })

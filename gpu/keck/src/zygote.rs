@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, Isolation};
+use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
 use crate::poll::{Ready, wait};
@@ -76,7 +76,7 @@ impl Zygote {
             "tmp_mib": config.tmp_mib,
             "file_mib": config.file_mib,
             "gpu_memory_mib": config.gpu_memory_mib,
-            "isolation": if config.isolation == Isolation::Strongest { "all" } else { "none" },
+            "layers": config.isolation.layers(),
         });
         let log = fs::File::create(folder.join("zygote.log"))
             .map_err(Error::system("making the zygote's log"))?;

@@ -3,11 +3,10 @@
 
 mod common;
 
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{case, measure};
+use common::{case, measure, processes};
 use events::outcome::{Backend, Execution};
 use keck::{Build, Config, Judge, MeasureJob, ValidateJob};
 
@@ -50,17 +49,6 @@ fn costs() {
     };
     times("validate", &|| validate(&judge, &module));
     times("measure, reference cached", &|| drop(measure(&judge, &module, &kernel)));
-}
-
-/// Processes whose command line names a folder.
-fn processes(folder: &Path) -> Vec<i32> {
-    let name = folder.to_string_lossy().into_owned();
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let named = entries.filter(|entry| {
-        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&line).contains(&name)
-    });
-    named.filter_map(|e| e.file_name().to_string_lossy().parse().ok()).collect()
 }
 
 #[test]

@@ -25,8 +25,9 @@ fn every_case_has_its_outcome() {
         let module = std::fs::read_to_string(module).unwrap();
         let start = Instant::now();
         let (got, why) = common::outcome(&judge, &module, &case);
-        let ok =
-            case.accepted().contains(&got) || got == "static_ok" && case.name.contains("honest");
+        // What only a GPU can tell; the dishonest must not come so far.
+        let not_run = got == "static_ok" && !case.name.starts_with("hack");
+        let ok = case.accepted().contains(&got) || not_run;
         let line = format!(
             "{} {:28} expected {:?} got {got} {} ms {}",
             if ok { "ok " } else { "BAD" },

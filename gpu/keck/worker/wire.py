@@ -8,6 +8,7 @@ strides, offset, bytes). Nothing is ever pickled: both sides are hostile to each
 
 import json
 import os
+import resource
 import socket
 import struct
 
@@ -18,7 +19,11 @@ ALIGN = 64
 
 
 def send(sock, message, blobs=()):
-    """Sends a message; `blobs` is a list of (name, list of byte-like chunks)."""
+    """Sends a message; `blobs` is a list of (name, list of byte-like chunks). What is larger than a
+    worker's files may be is not sent; the message says so instead."""
+    too_large = first_too_large(blobs)
+    if too_large:
+        message, blobs = too_large, ()
     fds = []
     try:
         for name, chunks in blobs:
@@ -37,6 +42,17 @@ def send(sock, message, blobs=()):
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def first_too_large(blobs):
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for name, chunks in blobs:
+        size = sum(memoryview(chunk).nbytes for chunk in chunks)
+        if most != resource.RLIM_INFINITY and size > most:
+            text = f"{name}: {size} bytes; the judge takes {most} bytes (its file_mib)"
+            return {"failed": "hand-over", "types": ["MemoryError"], "message": text,
+                    "detail": text}
+    return None
 
 
 def receive(sock):

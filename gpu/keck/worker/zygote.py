@@ -17,6 +17,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import sandbox  # noqa: E402  (isolation comes before any large import)
 
+ADDRESS_ROOM_MIB = 2048  # reserved and never used: thread stacks, arenas
+
 
 def visible_folders():
     """Folders a worker may read: the system's libraries, Python and its packages."""
@@ -42,9 +44,7 @@ def visible_devices():
 
 def isolate(config):
     """Enters the namespaces; the caller goes on as process 1 of a new pid namespace."""
-    if config["isolation"] == "none":
-        return []
-    layers = sandbox.new_namespaces()
+    layers = sandbox.new_namespaces(config["layers"])
     if not layers:
         return []
     child = os.fork()
@@ -53,11 +53,13 @@ def isolate(config):
         _, status = os.waitpid(child, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
     sandbox.die_with_parent()
-    layers += sandbox.build_root(config["root"], visible_folders(), visible_devices(), HERE,
-                                 config["tmp_mib"])
-    sys.path[0] = sandbox.HARNESS
-    # The old root's folders may be gone, and `/tmp` read-only where the environment lies below it.
-    os.environ.update(HOME=sandbox.PRIVATE, TMPDIR=sandbox.PRIVATE)
+    if "mount-ns" in layers:
+        layers += sandbox.build_root(config["root"], visible_folders(), visible_devices(), HERE,
+                                     config["tmp_mib"])
+        sys.path[0] = sandbox.HARNESS
+        # The old root's folders may be gone, and `/tmp` read-only where the environment lies
+        # below it.
+        os.environ.update(HOME=sandbox.PRIVATE, TMPDIR=sandbox.PRIVATE)
     return layers
 
 
@@ -93,17 +95,18 @@ class Forker:
 
     def __init__(self, config, layers, roles):
         self.config, self.layers, self.roles = config, layers, roles
-        self.home = os.open("/proc/self/ns/pid", os.O_RDONLY) if layers else None
+        self.own_pids = "pid-ns" in layers
+        self.home = os.open("/proc/self/ns/pid", os.O_RDONLY) if self.own_pids else None
         self.count = 0
 
     def fork(self, request, fds):
         self.count += 1
-        if self.layers:
+        if self.own_pids:
             sandbox.check(sandbox.libc.unshare(sandbox.NEWPID), "unshare pid")
         pid = os.fork()
         if pid == 0:
             self.child(request, fds)
-        if self.layers:
+        if self.own_pids:
             sandbox.check(sandbox.libc.setns(self.home, sandbox.NEWPID), "setns pid")
         return pid
 
@@ -131,25 +134,29 @@ class Forker:
             os._exit(code)
 
     def confine(self, request):
-        config = self.config
-        if self.layers:
-            sandbox.worker_namespaces(config["tmp_mib"])
-        else:
+        config, layers = self.config, self.layers
+        if any(name in layers for name in sandbox.SPACES):
+            sandbox.worker_namespaces(layers, config["tmp_mib"])
+        if "mount-ns" not in layers:
             self.private_folder(request["scratch"])
         home = os.getcwd()
         os.environ.update(HOME=home, TMPDIR=home, TRITON_CACHE_DIR=f"{home}/triton",
                           TORCH_EXTENSIONS_DIR=f"{home}/extensions")
         # On a GPU Triton starts `ptxas` and `cc`, so processes must be allowed there.
-        starts = config["device"] != "cpu" or request["role"] == "tools"
-        sandbox.limits(request["memory_mib"], config["file_mib"], 512 if starts else 64)
-        sandbox.drop_privileges(self.count, own_user=bool(self.layers))
-        if not self.layers:
-            devices = [d for d in visible_devices() if os.path.exists(d)]
-            sandbox.landlock([*visible_folders(), "/etc", "/proc"], [home, *devices])
-        sandbox.die_with_parent()  # the kernel forgets it when the user changes
-        if config["device"] != "cpu" and request["role"] in ("module", "kernel", "probe"):
+        gpu = config["device"] != "cpu"
+        starts = gpu or request["role"] == "tools"
+        if "rlimits" in layers:
+            sandbox.limits(request["memory_mib"], config["file_mib"], 512 if starts else 64,
+                           None if starts else ADDRESS_ROOM_MIB)
+        sandbox.drop_privileges(config["family"], self.count, layers)
+        if "landlock" in layers:
+            sandbox.landlock([*visible_folders(), "/etc", "/proc"], [home, *visible_devices()])
+        if "parent-death" in layers:
+            sandbox.die_with_parent()  # the kernel forgets it when the user changes
+        if gpu and request["role"] in ("module", "kernel", "probe"):
             self.open_device()
-        sandbox.seccomp(allow_exec=starts)
+        if "seccomp" in layers:
+            sandbox.seccomp(allow_exec=starts)
 
     def open_device(self):
         """The driver opens a socket of its own when it starts. Nothing needs one afterwards, so
@@ -172,13 +179,11 @@ class Forker:
 def main():
     config = json.loads(sys.argv[1])
     control = socket.socket(fileno=os.dup(0))
+    config["family"] = os.getpid()  # as the machine sees it, so before there are namespaces
     layers = isolate(config)
     roles, version = warm_up(config["device"], int(config["arch"]))
-    extra = ["own-uid"] if layers and os.getuid() == 0 and "user-ns" not in layers else []
-    extra += ["landlock"] if not layers and sandbox.libc.syscall(444, None, 0, 1) > 0 else []
-    extra += ["no-capabilities", "no-new-privs", "rlimits"]
-    extra += ["seccomp"] if os.uname().machine == "x86_64" else []
-    control.send(json.dumps({"layers": layers + extra, "version": version}).encode())
+    layers = sandbox.chosen(config["layers"], layers)
+    control.send(json.dumps({"layers": layers, "version": version}).encode())
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
     gc.freeze()

@@ -153,3 +153,14 @@ pub fn misbehaving(code: &str) -> String {
     let code = format!("\n{free}\n{code}\n\n@triton.jit");
     case("kernels", "honest_leaky").replace("\n\n@triton.jit", &code)
 }
+
+/// Processes whose command line names a folder.
+pub fn processes(folder: &Path) -> Vec<i32> {
+    let name = folder.to_string_lossy().into_owned();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let named = entries.filter(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&name)
+    });
+    named.filter_map(|e| e.file_name().to_string_lossy().parse().ok()).collect()
+}

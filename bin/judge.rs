@@ -7,10 +7,11 @@ use actors::ports::{Judge, MeasureJob, WorldFailed};
 use anyhow::{Result, anyhow};
 use events::config::Rules;
 use events::event::Verdict;
-use events::ids::Digest;
+use events::ids::{Digest, Role};
 use events::outcome::{
     Backend, Execution, Failure, FailureKind, Measurement, ModuleRun, SourceReport,
 };
+use events::rules::extract::Extractor;
 use events::rules::speed::speed;
 use events::rules::verdict::verdict;
 use keck::{Build, BuildJob, ValidateJob};
@@ -158,6 +159,21 @@ impl Judge for KeckJudge {
     fn measure(&self, job: &MeasureJob) -> Result<Measurement, WorldFailed> {
         let measured = self.built(job).and_then(|job| self.keck.measure(&job));
         measured.map_err(|e| WorldFailed(e.to_string()))
+    }
+}
+
+/// The candidate in a model's answer; an answer without code is judged as none.
+pub fn from_answer(answer: &str) -> String {
+    Extractor::Parsed.code(answer, Role::Coder).unwrap_or_default()
+}
+
+/// A source as it is. What is no Python, but holds code in a fenced block, is an answer.
+pub fn from_source(source: &str) -> String {
+    match keck::rules::inspect_kernel(source) {
+        Err(failure) if failure.kind == FailureKind::CompileError => {
+            Extractor::Parsed.code(source, Role::Coder).unwrap_or_else(|| source.to_owned())
+        }
+        Ok(_) | Err(_) => source.to_owned(),
     }
 }
 

@@ -8,8 +8,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use events::ids::{Digest, Role};
-use events::rules::extract::Extractor;
+use events::ids::Digest;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,6 +16,7 @@ use serde_json::{Value, json};
 use super::judging::{Ruling, Standalone, bytes, sorted};
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
+use crate::judge::from_answer;
 use crate::parallel::parallel;
 
 /// `kernelzero judge-batch`.
@@ -100,9 +100,7 @@ impl Arguments {
             let candidate = match (line.candidate, line.candidate_file, line.answer) {
                 (Some(source), None, None) => source,
                 (None, Some(file), None) => lossy(&base.join(file))?,
-                (None, None, Some(answer)) => {
-                    Extractor::Parsed.code(&answer, Role::Coder).unwrap_or_default()
-                }
+                (None, None, Some(answer)) => from_answer(&answer),
                 _ => {
                     let what = "give one of candidate, candidate_file, answer";
                     return Err(wrong(what.into()).into());

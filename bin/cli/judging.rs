@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use super::Profile;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
-use crate::judge::{KeckJudge, settings};
+use crate::judge::{KeckJudge, from_source, settings};
 
 /// `kernelzero judge`.
 #[derive(Debug, Args)]
 pub struct JudgeArguments {
     /// The reference: `Model`, `get_inputs`, `get_init_inputs`.
     reference: PathBuf,
-    /// The candidate: `ModelNew`.
+    /// The candidate: `ModelNew`, or a model's answer that holds it in a fenced block.
     candidate: PathBuf,
     /// Which rules decide.
     #[arg(long, value_enum, default_value = "strict")]
@@ -151,7 +151,7 @@ pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
     let standalone = Standalone::new(host)?;
     let job = MeasureJob {
         module_source: source(&arguments.reference)?,
-        kernel_source: source(&arguments.candidate)?,
+        kernel_source: from_source(&source(&arguments.candidate)?),
         // Read from the candidate's source.
         backend: Backend::Triton,
         seed: arguments.seed,

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use events::config::Rules;
 use events::event::JobSpec;
 use events::ids::{Digest, JobId};
-use events::outcome::{Backend, FailureKind};
-use events::rules::extract;
+use events::outcome::Backend;
 use serde_json::{Map, Value};
 
 use super::jobs::Submission;
 use super::refused::Refused;
+use crate::judge::{from_answer, from_source};
 
 /// Longest name that a client may give a job, in bytes.
 const NAME_MAX: usize = 200;
@@ -134,8 +134,8 @@ impl Fields {
 
     fn candidate(&self) -> Result<String, Refused> {
         match (self.text("candidate")?, self.text("answer")?) {
-            (Some(source), None) => Ok(from_source(source).to_owned()),
-            (None, Some(answer)) => Ok(extract::code(answer).unwrap_or_default().to_owned()),
+            (Some(source), None) => Ok(from_source(source)),
+            (None, Some(answer)) => Ok(from_answer(answer)),
             (None, None) => Err(self.wrong(
                 "candidate",
                 "it is missing",
@@ -145,17 +145,6 @@ impl Fields {
                 Err(self.wrong("answer", "there is a candidate too", "give only one of the two"))
             }
         }
-    }
-}
-
-/// A source as it is. What is no Python, but holds a whole fenced block, is an answer.
-fn from_source(source: &str) -> &str {
-    match extract::code(source) {
-        Some(code) => match keck::rules::inspect_kernel(source) {
-            Err(failure) if failure.kind == FailureKind::CompileError => code,
-            Ok(_) | Err(_) => source,
-        },
-        None => source,
     }
 }
 

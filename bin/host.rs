@@ -20,6 +20,8 @@ pub struct HostConfig {
     pub device: String,
     /// Judge jobs at the same time; 0 is one per core.
     pub judges: usize,
+    /// Build CUDA candidates with torch's own headers only, which takes a minute each.
+    pub full_headers: bool,
     /// Turns that are timed at least; 0 is the usual number. More make narrower intervals.
     pub timing_turns: usize,
     /// Hold the device for one candidate from its start to its end, not only while it is timed.
@@ -37,6 +39,7 @@ impl Default for HostConfig {
             engine: None,
             device: "cpu".to_owned(),
             judges: 0,
+            full_headers: false,
             timing_turns: 0,
             exclusive: false,
             samples_per_append: 32,

@@ -14,7 +14,7 @@ use events::outcome::{
 use events::rules::extract::Extractor;
 use events::rules::speed::speed;
 use events::rules::verdict::verdict;
-use keck::{Build, BuildJob, ValidateJob};
+use keck::{Build, BuildJob, HeadersPolicy, ValidateJob};
 use serde_json::{Value, json};
 
 use crate::host::HostConfig;
@@ -114,6 +114,7 @@ pub fn settings(host: &HostConfig, scratch: &Path) -> Result<keck::Config> {
         force_cpu: host.device == "cpu",
         turns: if host.timing_turns > 0 { host.timing_turns } else { usual.turns },
         exclusive: host.exclusive,
+        headers: if host.full_headers { HeadersPolicy::Full } else { HeadersPolicy::Auto },
         ..usual
     })
 }

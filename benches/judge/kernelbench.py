@@ -1,8 +1,8 @@
 """Times KernelBench's own evaluation, one candidate after the other, each in a fresh process as its
 scripts do it. Usage: kernelbench.py SRC CASES [LIMIT]
 
-SRC is the folder `src` of a KernelBench checkout; CASES holds lines of
-{"name", "backend", "reference", "candidate"} (paths). Prints one JSON object a candidate.
+SRC is the folder `src` of a KernelBench checkout; CASES is what `pairs.py` writes. Prints one JSON
+object a candidate.
 """
 
 import json
@@ -36,9 +36,10 @@ print("RESULT " + json.dumps({"verdict": word, "import_s": loaded - start,
 
 
 def evaluate(src, case):
+    backend = "cuda" if "cuda_" in os.path.basename(case["candidate_file"]) else "triton"
     with tempfile.TemporaryDirectory() as build:
-        command = [sys.executable, "-c", ONE, src, case["reference"], case["candidate"],
-                   case["backend"], build]
+        command = [sys.executable, "-c", ONE, src, case["reference_file"], case["candidate_file"],
+                   backend, build]
         environment = dict(os.environ, TORCH_EXTENSIONS_DIR=build, TRITON_CACHE_DIR=build,
                            TORCH_CUDA_ARCH_LIST="9.0")
         start = time.time()
@@ -47,7 +48,7 @@ def evaluate(src, case):
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     found = json.loads(lines[-1][7:]) if lines else {"verdict": "crash",
                                                      "error": done.stderr[-300:]}
-    return {"name": case["name"], "seconds": round(seconds, 2), **found}
+    return {"id": case["id"], "backend": backend, "seconds": round(seconds, 2), **found}
 
 
 def main():

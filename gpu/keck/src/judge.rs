@@ -16,7 +16,7 @@ use crate::probe::Rates;
 use crate::reference::Outcome;
 use crate::scratch::Scratch;
 use crate::session::{Answer, Session};
-use crate::strain::Strain;
+use crate::strain::{Lingerer, Strain};
 use crate::toolchain::Toolchain;
 use crate::zygote::Zygote;
 
@@ -45,9 +45,12 @@ pub struct Judge {
 }
 
 /// So many workers open their device at once.
-const OPENING: usize = 8;
+const OPENING: usize = 12;
 /// After this long on the device a worker no longer keeps others from having it alone.
 const LINGERS: Duration = Duration::from_millis(400);
+const LINGER_LOOKS: Duration = Duration::from_millis(20);
+/// Nobody waits longer for those who linger before it.
+const LOST: Duration = Duration::from_secs(120);
 
 impl Judge {
     /// Makes the private folder and starts the warm process (seconds: it imports torch).
@@ -139,9 +142,7 @@ impl Judge {
 
     /// Puts a question whose answer needs the device together with others. While the worker says
     /// that it only compiles, the device is another's; waiting to have it back is not its time.
-    /// Between two such words it has `patience`, in all it has `timeout`. One that takes long does
-    /// not keep the device from those who wait to be timed: the device gives each process its turns,
-    /// and the medians of short calls do not see them.
+    /// Between two such words it has `patience`, in all it has `timeout`.
     pub(crate) fn ask_sharing(
         &self,
         session: &mut Session,
@@ -149,40 +150,35 @@ impl Judge {
         blobs: &[(&str, &[u8])],
         (patience, timeout): (Duration, Duration),
     ) -> Result<Answer, Error> {
-        let start = Instant::now();
-        let before = self.strain.moment();
-        let mut deadline = start + timeout;
+        if self.device.kind() == "cpu" {
+            return self.ask(session, question, blobs, timeout);
+        }
+        let name = question["do"].as_str().unwrap_or("?").to_owned();
+        let (before, asked) = (self.strain.moment(), Instant::now());
+        let mut deadline = Instant::now() + timeout;
         let mut shared = Some(self.lease.shared());
+        let mut compiles = false;
         session.put(question, blobs)?;
-        let mut patience_now = patience;
         loop {
-            let left = deadline.saturating_duration_since(Instant::now()).min(patience_now);
-            let answer = match session.listen(left.min(LINGERS))? {
-                Some(answer) => answer,
-                None => {
-                    shared = None;
-                    session.lingers = Some(self.strain.lingerer());
-                    session.hear(left.saturating_sub(LINGERS))?
-                }
+            let left = deadline.saturating_duration_since(Instant::now());
+            let answer = match compiles {
+                true => session.hear(left)?,
+                false => self.hear_on_device(session, &mut shared, patience.min(left))?,
             };
             match &answer {
                 Answer::TimedOut => session.disturbed = self.strain.by_others(before),
                 _ => session.lingers = None,
             }
-            let said = if let Answer::Said(reply) = &answer {
-                reply.value["compiling"].as_str()
-            } else {
-                None
-            };
-            patience_now = patience;
-            match said {
+            let Answer::Said(reply) = &answer else { return self.blameless(answer) };
+            match reply.value["compiling"].as_str() {
                 None => {
-                    tracing::trace!(worker = session.id(), us = elapsed_us(start), "shared");
-                    return self.blameless(answer);
+                    let us = elapsed_us(asked);
+                    tracing::trace!(question = name, worker = session.id(), us, "asked");
+                    return Ok(answer);
                 }
                 Some("starts") => {
                     shared = None;
-                    patience_now = timeout;
+                    compiles = true;
                 }
                 Some("ends") => {
                     let start = Instant::now();
@@ -190,6 +186,7 @@ impl Judge {
                     drop(shared.take());
                     shared = Some(self.lease.shared());
                     deadline += start.elapsed();
+                    compiles = false;
                     session.tell("go");
                 }
                 // One more configuration of an autotuner is tried.
@@ -198,15 +195,43 @@ impl Judge {
         }
     }
 
-    /// The device for this thread alone, and nobody lingers on it.
-    pub(crate) fn device_alone(&self) -> Held<'_> {
-        loop {
-            self.strain.settle();
-            let held = self.lease.alone();
-            if self.strain.is_none() || matches!(held, Held::Already) {
-                return held;
-            }
+    /// Waits for a worker that uses the device. One that takes long does not keep the device from
+    /// those who wait to be timed, and of those that take long the first may hold up the others: only
+    /// its time runs out.
+    fn hear_on_device(
+        &self,
+        session: &mut Session,
+        shared: &mut Option<Held<'_>>,
+        patience: Duration,
+    ) -> Result<Answer, Error> {
+        if let Some(answer) = session.listen(LINGERS.min(patience))? {
+            return Ok(answer);
         }
+        *shared = None;
+        let start = Instant::now();
+        let mut spent = LINGERS.min(patience);
+        let mut first = session.lingers.get_or_insert_with(|| self.strain.lingerer()).is_first();
+        while !first || spent < patience {
+            if start.elapsed() > LOST {
+                return Err(Error::Overloaded("the device keeps many waiting".to_owned()));
+            }
+            if let Some(answer) = session.listen(LINGER_LOOKS)? {
+                return Ok(answer);
+            }
+            if first {
+                spent += LINGER_LOOKS;
+            }
+            first = session.lingers.as_ref().is_some_and(Lingerer::is_first);
+        }
+        session.hear(Duration::ZERO)
+    }
+
+    /// The device for this thread alone, when nobody lingers on it any more. New ones do not begin
+    /// meanwhile, so that it comes to that.
+    pub(crate) fn device_alone(&self) -> Held<'_> {
+        let held = self.lease.alone();
+        self.strain.settle();
+        held
     }
 
     /// Isolation layers of the workers.

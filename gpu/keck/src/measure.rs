@@ -56,7 +56,7 @@ pub(crate) fn others_took_it(detail: &str) -> bool {
 }
 
 /// What a call on a GPU may take however fast its reference is.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_millis(1500);
 
 impl Judge {
     /// Measures a kernel: correctness on every trial, then times where they are asked for.
@@ -109,8 +109,8 @@ impl Judge {
         if whole.is_some() || !(memory || disturbed) {
             return first;
         }
-        self.strain.settle();
         let _whole = self.lease.whole();
+        self.strain.settle();
         if memory {
             self.parked.clear();
         }
@@ -163,6 +163,12 @@ impl Judge {
             launches = launches.max(u32::try_from(count).unwrap_or(u32::MAX));
             let outputs = reply.take("outputs").unwrap_or_default();
             let after = reply.take("after").unwrap_or_default();
+            tracing::debug!(
+                candidate = %blake3::hash(job.kernel_source.as_bytes()),
+                trial = index,
+                outputs = %blake3::hash(&outputs),
+                "answered"
+            );
             trials.push(judge_trial(trial, &reply.value, &outputs, &after)?);
             if reply.value["fenced"] != true {
                 let why = "a kernel wrote past the end of its output";
@@ -254,8 +260,6 @@ impl Judge {
         let blobs: [(&str, &[u8]); 2] = [("inputs", &trial.inputs), ("state", &trial.state)];
         let patience = self.call_timeout(trial);
         let timeout = if keep { self.first_call_timeout() } else { patience };
-        // Without a device the interpreter says nothing in between.
-        let patience = if self.device.kind() == "cpu" { timeout } else { patience };
         heard(self.ask_sharing(session, question, &blobs, (patience, timeout))?)
     }
 

@@ -1,50 +1,61 @@
 //! Workers that linger on the device. A kernel that never ends takes half of a device from the
 //! others, and its end stops them all for seconds: what they do meanwhile says little about them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use crate::judge::lock;
+
 /// The longest that is waited for a device without lingerers.
-const SETTLES: Duration = Duration::from_secs(60);
+const SETTLES: Duration = Duration::from_secs(20);
 const LOOKS: Duration = Duration::from_millis(5);
 
-/// How many linger now, and how many ever did.
+/// Who lingers now, by number in the order in which they began to.
 #[derive(Debug, Default)]
-pub(crate) struct Strain {
-    now: AtomicUsize,
-    ever: AtomicU64,
+pub(crate) struct Strain(Mutex<Lingering>);
+
+#[derive(Debug, Default)]
+struct Lingering {
+    now: BTreeSet<u64>,
+    ever: u64,
 }
 
 /// One that lingers, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Lingerer(Arc<Strain>);
+pub(crate) struct Lingerer {
+    number: u64,
+    strain: Arc<Strain>,
+}
 
 /// A moment, to be compared with a later one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    now: usize,
+    none: bool,
     ever: u64,
 }
 
 impl Strain {
     pub fn lingerer(self: &Arc<Self>) -> Lingerer {
-        self.now.fetch_add(1, Ordering::SeqCst);
-        self.ever.fetch_add(1, Ordering::SeqCst);
-        Lingerer(Arc::clone(self))
+        let mut lingering = lock(&self.0);
+        lingering.ever += 1;
+        let number = lingering.ever;
+        lingering.now.insert(number);
+        Lingerer { number, strain: Arc::clone(self) }
     }
 
     pub fn moment(&self) -> Moment {
-        Moment { now: self.now.load(Ordering::SeqCst), ever: self.ever.load(Ordering::SeqCst) }
+        let lingering = lock(&self.0);
+        Moment { none: lingering.now.is_empty(), ever: lingering.ever }
     }
 
     /// Whether others than one that lingers itself did so at `since` or later.
     pub fn by_others(&self, since: Moment) -> bool {
-        since.now > 0 || self.moment().ever > since.ever + 1
+        !since.none || self.moment().ever > since.ever + 1
     }
 
     pub fn is_none(&self) -> bool {
-        self.now.load(Ordering::SeqCst) == 0
+        lock(&self.0).now.is_empty()
     }
 
     /// Waits until nobody lingers.
@@ -56,9 +67,16 @@ impl Strain {
     }
 }
 
+impl Lingerer {
+    /// Whether it has lingered longest. The others may only be held up by it.
+    pub fn is_first(&self) -> bool {
+        lock(&self.strain.0).now.first() == Some(&self.number)
+    }
+}
+
 impl Drop for Lingerer {
     fn drop(&mut self) {
-        self.0.now.fetch_sub(1, Ordering::SeqCst);
+        lock(&self.strain.0).now.remove(&self.number);
     }
 }
 
@@ -71,12 +89,13 @@ mod tests {
         let strain = Arc::new(Strain::default());
         let before = strain.moment();
         let own = strain.lingerer();
-        assert!(!strain.by_others(before) && !strain.is_none());
+        assert!(!strain.by_others(before) && !strain.is_none() && own.is_first());
         let other = strain.lingerer();
-        assert!(strain.by_others(before));
-        drop(other);
-        assert!(strain.by_others(before), "it was there");
+        assert!(strain.by_others(before) && !other.is_first());
         drop(own);
+        assert!(strain.by_others(before), "it was there");
+        assert!(other.is_first());
+        drop(other);
         assert!(strain.is_none());
         let after = strain.moment();
         let _own = strain.lingerer();

@@ -70,6 +70,11 @@ fn the_next_candidate_is_not_concerned() {
         assert_eq!(found, kind, "{text}");
         assert!(correct(&measure(&judge, &module, &honest)), "after {kind:?}");
     }
+    // A killed process takes a moment to go.
+    let start = Instant::now();
+    while common::processes(scratch.path()) != before && start.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(common::processes(scratch.path()), before, "workers are left or were replaced");
 }
 

@@ -213,7 +213,7 @@ fn report(job: &MeasureJob, judged: &Judged, profile: Rules) -> Value {
         "reason": reason,
         "speedup": speed.map(|s| s.ratio),
         "speedup_interval": speed.map(|s| [s.interval.0, s.interval.1]),
-        "timed_by": speed.map(|s| if s.graph { "graph" } else { "calls" }),
+        "timed_by": speed.map(|s| if s.graph { "work" } else { "calls" }),
         "too_small_to_rank": speed.map(|s| s.too_small),
         "profile": profile,
         "headers": facts["headers"],

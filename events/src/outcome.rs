@@ -209,10 +209,11 @@ pub enum Timing {
 pub struct Times {
     /// Calls in a turn.
     pub calls: u32,
-    /// Called from Python, as a user would.
+    /// Called from Python, as a user would. Of longer tasks all but the first turns have their
+    /// launches ahead of the device.
     pub eager: Sides,
-    /// Replayed as CUDA graphs, so that no launch is waited for; only for short tasks, and where both
-    /// sides can be captured.
+    /// The work alone, for short tasks: replays of CUDA graphs where both sides can be captured, else
+    /// calls whose launches are ahead of the device.
     pub graph: Option<Sides>,
 }
 

@@ -3,8 +3,6 @@
 use crate::config::Rules;
 use crate::outcome::{Sides, Times, Timing};
 
-/// Below this the strict profile looks at graph replays: launches would cost more than the work.
-const SHORT_NS: f64 = 100_000.0;
 /// Shorter references are not ranked: one launch costs about as much.
 const TOO_SMALL_GRAPH_NS: f64 = 3_000.0;
 const TOO_SMALL_EAGER_NS: f64 = 20_000.0;
@@ -16,7 +14,7 @@ pub struct Speed {
     pub ratio: f64,
     /// A 95 % confidence interval of the median of the turns' ratios.
     pub interval: (f64, f64),
-    /// From graph replays, not from calls.
+    /// From times of the work alone, without its launches.
     pub graph: bool,
     /// The task is too small for the ratio to mean anything.
     pub too_small: bool,
@@ -45,18 +43,16 @@ fn paper(sides: &Sides) -> Option<Speed> {
 }
 
 fn strict(times: &Times) -> Option<Speed> {
-    let eager = median(&times.eager.reference_ns)?;
-    let graph = times.graph.as_ref().filter(|_| eager < SHORT_NS);
-    let sides = graph.unwrap_or(&times.eager);
+    let sides = times.graph.as_ref().unwrap_or(&times.eager);
     let mut ratios = ratios(sides, times.calls);
     ratios.sort_unstable_by(f64::total_cmp);
     let ratio = middle(&ratios)?;
     let (low, high) = interval(&ratios)?;
-    let least = if graph.is_some() { TOO_SMALL_GRAPH_NS } else { TOO_SMALL_EAGER_NS };
+    let least = if times.graph.is_some() { TOO_SMALL_GRAPH_NS } else { TOO_SMALL_EAGER_NS };
     Some(Speed {
         ratio,
         interval: (low, high),
-        graph: graph.is_some(),
+        graph: times.graph.is_some(),
         too_small: median(&sides.reference_ns)? < least,
     })
 }

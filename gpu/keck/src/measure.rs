@@ -11,6 +11,7 @@ use crate::answer::{Stop, heard, judge_trial, read};
 use crate::compile::{self, Build};
 use crate::error::Error;
 use crate::judge::Judge;
+use crate::memory::others_took_it;
 use crate::probe::doubtful;
 use crate::purity::Seen;
 use crate::reference::{AtFault, Reference, ReferenceTrial, derive};
@@ -35,28 +36,11 @@ pub struct MeasureJob {
     pub timing: bool,
 }
 
-/// Whether the device's memory ran out before the candidate's own share did: what torch could not
-/// have is more than what was free.
-pub(crate) fn others_took_it(detail: &str) -> bool {
-    let after = |mark: &str| -> Option<f64> {
-        let mut words = detail[detail.find(mark)? + mark.len()..].split_whitespace();
-        let number: f64 = words.next()?.parse().ok()?;
-        let unit = match words.next()?.trim_end_matches('.') {
-            "GiB" => 1024.0 * 1024.0,
-            "MiB" => 1024.0,
-            "KiB" => 1.0,
-            _ => return None,
-        };
-        Some(number * unit)
-    };
-    match (after("Tried to allocate "), after("of which ")) {
-        (Some(wanted), Some(free)) => wanted > free,
-        _ => detail.contains("CUDA error: out of memory"),
-    }
-}
-
 /// What a call on a GPU may take however fast its reference is.
 const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// So many times as long for the first one.
+const FIRST: u32 = 3;
 
 impl Judge {
     /// Measures a kernel: correctness on every trial, then times where they are asked for.
@@ -258,8 +242,10 @@ impl Judge {
             (0..expected.entries.len()).map(|i| expected.raw(i).len()).collect();
         let question = json!({ "do": "call", "log": log, "keep": keep, "sizes": sizes });
         let blobs: [(&str, &[u8]); 2] = [("inputs", &trial.inputs), ("state", &trial.state)];
-        let patience = self.call_timeout(trial);
-        let timeout = if keep { self.first_call_timeout() } else { patience };
+        let usual = self.call_timeout(trial);
+        // The first call loads what it uses of torch, from a disk that may be cold.
+        let (patience, timeout) =
+            if keep { (usual * FIRST, self.first_call_timeout()) } else { (usual, usual) };
         heard(self.ask_sharing(session, question, &blobs, (patience, timeout))?)
     }
 
@@ -281,24 +267,5 @@ impl Judge {
         let outputs = reply.take("outputs").unwrap_or_default();
         let after = reply.take("after").unwrap_or_default();
         judge_trial(trial, &reply.value, &outputs, &after)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_of_others_is_told_from_a_candidates_own() {
-        let said = |free: &str| {
-            format!(
-                "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total \
-                 capacity of 139.81 GiB of which {free} is free. 24.00 GiB allowed; Of the allocated"
-            )
-        };
-        assert!(others_took_it(&said("1.20 GiB")) && others_took_it(&said("12.00 MiB")));
-        assert!(!others_took_it(&said("100.00 GiB")));
-        assert!(others_took_it("RuntimeError: CUDA error: out of memory"));
-        assert!(!others_took_it("MemoryError: Unable to allocate 8.00 GiB"));
     }
 }

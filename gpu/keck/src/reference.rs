@@ -9,7 +9,7 @@ use crate::cache::Weigh;
 use crate::error::Error;
 use crate::fault;
 use crate::judge::{Judge, lock};
-use crate::measure::others_took_it;
+use crate::memory::others_took_it;
 use crate::session::{Answer, Reply};
 
 /// Inputs that take turns when it is timed, as long as together they are not larger than this many

@@ -7,18 +7,21 @@ use events::outcome::{Failure, FailureKind, Sides, Times, Timing, Trial};
 use events::rules::speed::speed;
 use serde_json::{Value, json};
 
-use crate::answer::{Stop, compare_outputs, heard};
+use crate::answer::{Stop, heard};
 use crate::error::Error;
 use crate::judge::Judge;
+use crate::looks::Look;
 use crate::measure::MeasureJob;
-use crate::reference::{AtFault, Reference, derive};
+use crate::reference::{AtFault, Reference};
 use crate::session::{Answer, Reply, Session};
 
-/// Kinds of calls.
+/// Kinds of calls: as anyone makes them, with launches ahead of the device, and replays of a graph,
+/// ahead of it too.
 const ROUND: &str = "round";
+const AHEAD: &str = "ahead";
 const REPLAY: &str = "replay";
 /// Calls in a turn.
-const CALLS: usize = 3;
+pub(crate) const CALLS: usize = 3;
 /// Turns of calls before it is known whether replays follow, which count then.
 const FIRST_TURNS: usize = 5;
 /// Turns that count at most, unless more are asked for.
@@ -27,16 +30,8 @@ const TURNS: usize = 60;
 const NARROW: f64 = 0.015;
 /// Time after which no more turns are taken.
 const BUDGET: Duration = Duration::from_millis(1500);
-/// Results of calls that a worker keeps on the device until they are asked for, in bytes.
-const LOOKED_BYTES: usize = 2 << 30;
 /// Only tasks with a shorter reference are also replayed as graphs.
 const SHORT_NS: u64 = 100_000;
-
-/// A result of a call that the candidate's worker keeps: the kind of call, and its inputs.
-struct Look {
-    kind: &'static str,
-    inputs: usize,
-}
 
 /// Both sides, ready to be timed on the same inputs.
 pub(crate) struct Bench<'a> {
@@ -46,7 +41,7 @@ pub(crate) struct Bench<'a> {
     pub reference: &'a Reference,
     /// Which results are asked for is not known to anyone before the call is over.
     pub seed: u64,
-    looks: Vec<Look>,
+    pub looks: Vec<Look>,
     /// For how long the device stayed busy after the calls: candidate, reference.
     pub tails: [Vec<u64>; 2],
 }
@@ -111,15 +106,16 @@ impl Bench<'_> {
         let mut replayed = Vec::new();
         for index in 0..self.looks.len() {
             match self.show(index) {
-                Ok(trial) if self.looks[index].kind == ROUND => checked.push(trial),
-                Ok(trial) => replayed.push(trial),
+                Ok(trial) if self.looks[index].kind == REPLAY => replayed.push(trial),
+                Ok(trial) => checked.push(trial),
                 Err(Stop::Candidate(_)) if self.looks[index].kind == REPLAY => times.graph = None,
                 Err(stop) => return Err(stop),
             }
         }
-        match times.graph.is_some() && self.judge.worth_timing(&replayed, 1, self.reference) {
-            true => checked.extend(replayed),
-            false => times.graph = None,
+        if !replayed.is_empty() && !self.judge.worth_timing(&replayed, 1, self.reference) {
+            times.graph = None;
+        } else if times.graph.is_some() {
+            checked.extend(replayed);
         }
         Ok((Timing::Taken(times), checked))
     }
@@ -153,13 +149,24 @@ impl Bench<'_> {
         }
         let mut eager = Sides::default();
         self.turns(ROUND, &mut eager, FIRST_TURNS..FIRST_TURNS)?;
-        let enough = self.enough();
-        let short = median(&eager.reference_ns) < SHORT_NS;
-        let graph = if short && self.captured()? { self.replayed()? } else { None };
-        if graph.is_none() {
-            self.turns(ROUND, &mut eager, enough)?;
-        }
+        // Only of calls that are not ahead of the device can it be told what they leave behind.
         self.tail(&eager)?;
+        let enough = self.enough();
+        let mut alone = Sides::default();
+        self.turns(AHEAD, &mut alone, 2..2)?;
+        let short = median(&alone.reference_ns) < SHORT_NS;
+        let replayed = if short && self.captured()? { self.replayed()? } else { None };
+        let graph = match replayed {
+            None if short => {
+                self.turns(AHEAD, &mut alone, enough)?;
+                Some(alone)
+            }
+            None => {
+                self.turns(AHEAD, &mut eager, enough)?;
+                None
+            }
+            replayed => replayed,
+        };
         self.wall(&eager)?;
         Ok(Times { calls: CALLS as u32, eager, graph })
     }
@@ -224,38 +231,15 @@ impl Bench<'_> {
             theirs = self.baseline(question.clone(), &[])?.value;
             mine = self.candidate(question, &[])?.value;
         }
-        self.tails[0].extend(list(&mine["tails"]));
-        self.tails[1].extend(list(&theirs["tails"]));
+        if kind == ROUND {
+            self.tails[0].extend(list(&mine["tails"]));
+            self.tails[1].extend(list(&theirs["tails"]));
+        }
         let (mine, theirs) = (list(&mine["ns"]), list(&theirs["ns"]));
         if mine.len() != calls || theirs.len() != calls || mine.contains(&0) {
             return Err(suspicious("a call has no time"));
         }
         Ok((mine, theirs))
-    }
-
-    /// Has a copy of the result of one call of the last turn kept.
-    fn look(&mut self, kind: &'static str, turn: usize) -> Result<(), Stop> {
-        let size = self.reference.timed.first().map_or(0, |trial| trial.outputs.len());
-        if self.looks.len() >= 2 && self.looks.len() * size > LOOKED_BYTES {
-            return Ok(());
-        }
-        let index = derive(self.seed, kind, turn) as usize % CALLS;
-        let reply = self.candidate(json!({ "do": "time", "time": "look", "index": index }), &[])?;
-        let inputs = reply.value["inputs"].as_u64().and_then(|i| usize::try_from(i).ok());
-        let inputs = inputs.filter(|i| *i < self.reference.timed.len());
-        let inputs = inputs.ok_or_else(|| suspicious("a result of inputs that do not exist"))?;
-        self.looks.push(Look { kind, inputs });
-        Ok(())
-    }
-
-    /// Compares a result that was kept.
-    fn show(&mut self, index: usize) -> Result<Trial, Stop> {
-        let question = json!({ "do": "time", "time": "show", "index": index });
-        let outputs = self.candidate(question, &[])?.take("outputs").unwrap_or_default();
-        let Look { kind, inputs } = self.looks[index];
-        let trial = &self.reference.timed[inputs];
-        let outputs = compare_outputs(trial, &outputs)?;
-        Ok(Trial { seed: trial.seed, varied: format!("timed-{kind}"), outputs })
     }
 
     /// Whether both sides can be replayed as graphs.

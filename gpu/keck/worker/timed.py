@@ -21,9 +21,10 @@ class Timed:
         self.model, self.inputs = model, [wire.decode(i, device) for i in inputs]
         self.results, self.looked, self.place = [], [], 0
         self.graph = self.static = self.captured = None
+        self.clock = clock.Clock()
 
     def answer(self, message):
-        """One request: `round`, `look`, `show`, `needs`, `profile`, `capture` or `replay`."""
+        """One request: `round`, `ahead`, `look`, `show`, `needs`, `profile`, `capture` or `replay`."""
         with torch.no_grad():
             return getattr(self, message["time"])(message)
 
@@ -32,13 +33,20 @@ class Timed:
         return self.inputs[self.place % len(self.inputs)], self.place % len(self.inputs)
 
     def round(self, message):
-        """Calls the model `calls` times. Device times in ns, and how long the device stayed busy
-        after the end of each call: work that hides from the timed stream shows there."""
+        """Calls the model `calls` times, as anyone would. Device times in ns, and how long the device
+        stayed busy after the end of each call: work that hides from the timed stream shows there."""
+        return self.calls(message, ahead=False)
+
+    def ahead(self, message):
+        """The same with launches ahead of the device: times of the work alone."""
+        return self.calls(message, ahead=True)
+
+    def calls(self, message, ahead):
         self.results, times, tails = [], [], []
         for _ in range(message["calls"]):
             values, which = self.next_inputs()
             arguments = renewed(values)
-            result, ns, tail = clock.timed(lambda: self.model(*arguments))
+            result, ns, tail = self.clock.timed(lambda: self.model(*arguments), ahead)
             self.results.append((which, result))
             times.append(ns)
             tails.append(tail)
@@ -116,7 +124,7 @@ class Timed:
             values, which = self.next_inputs()
             for place, value in zip(tensors(self.static), tensors(values)):
                 copy_(place, value)
-            _, ns, tail = clock.timed(self.graph.replay)
+            _, ns, tail = self.clock.timed(self.graph.replay, ahead=True)
             kept = [clone(o) for o in wire.flatten(self.captured) if type(o) in PLAIN]
             self.results.append((which, kept))
             times.append(ns)

@@ -7,6 +7,7 @@ namespace, and they have asked to die with their parent.
 """
 
 import gc
+import glob
 import json
 import os
 import signal
@@ -63,8 +64,19 @@ def isolate(config):
     return layers
 
 
+def read_ahead():
+    """Has the system read torch's libraries now: else the first calls of the first workers wait for
+    a cold disk, one page after the other."""
+    for folder in sys.path:
+        for path in glob.glob(f"{folder}/torch/lib/*.so*") + glob.glob(f"{folder}/nvidia/*/lib/*.so*"):
+            with open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+
 def warm_up(device, arch):
     """Everything a worker will need is imported here, so that a fork costs milliseconds."""
+    if device != "cpu":
+        read_ahead()
     import torch
     import torch.utils.cpp_extension  # noqa: F401
     import triton

@@ -62,4 +62,17 @@ parity: build nextest
 .PHONY: test-gpu
 test-gpu: build
 	mkdir -p $(HOME_DIR)/gpu
-	BIN=$(BIN) OUT=$(HOME_DIR)/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/check.sh
+	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/check.sh
+
+# The judge measured: tables of cases, stability, soak, fast and full builds; beside KernelBench if
+# KERNELBENCH names the `src` of a checkout.
+.PHONY: bench-gpu
+bench-gpu: build
+	mkdir -p $(HOME_DIR)/gpu
+	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/bench.sh
+
+# What can be measured without a GPU: a thousand candidates in a row.
+.PHONY: bench
+bench: build
+	mkdir -p $(HOME_DIR)/bench
+	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/bench KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/bench.sh soak

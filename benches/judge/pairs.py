@@ -78,7 +78,9 @@ def main():
                 names = [line.strip() for line in file if line.strip()]
             every = {c[0].rsplit("/", 1)[1]: c for c in
                      cases(options.folders, ["honest", "broken", "hack"], None)}
-            bad = [every[name] for name in names]
+            bad = [every[name] for name in names if name in every]
+            if not bad:
+                sys.exit(f"none of the cases that {options.cycle} names is there")
         rows = []
         for number in range(options.count):
             if bad and number % 10 == 9:

@@ -7,16 +7,20 @@ memory over time and at the end, and honest candidates that were not right.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 
 
 def device_mib():
+    """Memory used on the device; 0 where there is none."""
+    if not shutil.which("nvidia-smi"):
+        return 0
+    device = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     asked = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
-                            "-i", os.environ.get("CUDA_VISIBLE_DEVICES", "0")],
-                           capture_output=True, text=True)
-    return int(asked.stdout.split()[0]) if asked.returncode == 0 and asked.stdout.strip() else 0
+                            "-i", device], capture_output=True, text=True, check=True)
+    return int(asked.stdout.split()[0])
 
 
 def descendants(pid):

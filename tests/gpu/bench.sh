@@ -14,7 +14,8 @@ cases=${KERNELZERO_JUDGE_CASES:-$own}
 tools=$here/benches/judge
 work=$(mktemp -d)
 export LD_LIBRARY_PATH=$(echo "$(dirname "$(dirname "$PY")")"/lib/python3*/site-packages/torch/lib)
-host() { printf 'judges = %d\ndevice = "cuda:0"\n%s\n' "$(nproc)" "${2:-}" > "$work/$1.toml"; echo "$work/$1.toml"; }
+device=cpu; [ -e /dev/nvidiactl ] && device=cuda:0
+host() { printf 'judges = %d\ndevice = "%s"\n%s\n' "$(nproc)" $device "${2:-}" > "$work/$1.toml"; echo "$work/$1.toml"; }
 plain=$(host plain)
 now() { date +%s.%N; }
 since() { "$PY" -c "print(round($(now) - $1, 1))"; }
@@ -30,6 +31,8 @@ rate() { "$PY" -c "print('$1:', $2, 'candidates in', $3, 's,', round(60 * $2 / $
 peer() {
     for backend in triton cuda; do
         pairs "$work/$backend.jsonl" "$cases" --backend $backend
+        # Both find torch's files in memory; what they compile is compiled anew.
+        "$PY" -c 'import torch, triton'
         seconds=$(batch "judged-$backend" "$work/$backend.jsonl" "$plain" --profile paper)
         rate "judge, $backend, cold, start included" "$(wc -l < "$work/$backend.jsonl")" "$seconds"
         if [ -n "${KERNELBENCH:-}" ]; then
@@ -65,8 +68,10 @@ stability() {
 }
 
 soak() {
+    local hostile=$tools/hostile.txt; [ $device = cpu ] && hostile=$tools/hostile-cpu.txt
+    # The corpus has cases that the list names; without it there are the project's own.
     pairs "$work/soak.jsonl" "$cases" "$own" --backend triton --most 60 --count "${SOAK:-1000}" \
-        --cycle "$tools/hostile.txt"
+        --cycle "$hostile"
     "$PY" "$tools/soak.py" "$BIN/kernelzero" "$plain" "$work/soak.jsonl" "$OUT/soak.jsonl"
 }
 
@@ -79,7 +84,7 @@ bitwise() {
     "$PY" "$tools/bitwise.py" "$OUT/fast.txt" "$OUT/full.txt"
 }
 
-nvidia-smi --query-gpu=name,driver_version,clocks.max.sm --format=csv,noheader | head -1
+[ $device = cpu ] || nvidia-smi --query-gpu=name,driver_version,clocks.max.sm --format=csv,noheader | head -1
 date -u +%F
 for part in "${@:-all}"; do
     case $part in

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use events::config::Rules;
-use events::ids::{Digest, RunId};
+use events::ids::{Digest, Role, RunId};
 
+use crate::branch::{self, At, Change};
 use crate::exit::Exit;
 
 mod batch;
@@ -97,6 +98,47 @@ enum Command {
         #[arg(long)]
         round: u32,
     },
+    /// Branch a run at any event and go on from there, with other settings if some are given.
+    Fork {
+        #[command(flatten)]
+        which: Which,
+        /// Number of an event, round:N, proposer:N or coder:N (after that policy's Nth step).
+        #[arg(long)]
+        at: At,
+        /// KEY=VALUE of the config, as in judge.profile=paper; may be given several times.
+        #[arg(long = "set", value_parser = branch::change)]
+        changes: Vec<Change>,
+        /// Make the branch and do not start it.
+        #[arg(long)]
+        only: bool,
+    },
+    /// Change settings of a run that is stopped: KEY=VALUE, or KEY= to take one away.
+    Set {
+        #[command(flatten)]
+        which: Which,
+        /// As in coder.beta=0.5.
+        #[arg(required = true, value_parser = branch::change)]
+        changes: Vec<Change>,
+    },
+    /// Let a policy take no more gradient steps; it still samples. The run must be stopped.
+    Freeze {
+        #[command(flatten)]
+        which: Which,
+        /// proposer or coder.
+        #[arg(value_parser = role)]
+        role: Role,
+        /// After so many of its own steps; at once if it has taken more.
+        #[arg(long, default_value_t = 0)]
+        at_step: u32,
+    },
+    /// Let a frozen policy learn again. The run must be stopped.
+    Thaw {
+        #[command(flatten)]
+        which: Which,
+        /// proposer or coder.
+        #[arg(value_parser = role)]
+        role: Role,
+    },
     /// Judge one kernel against its reference. Exit code 1: it is not right.
     Judge(judging::JudgeArguments),
     /// Judge many kernels from a JSONL file or a folder; resumes. Exit code 3: some could not be judged.
@@ -139,6 +181,16 @@ impl Cli {
             Command::Replay { which } => inspect::replay(&home, which.run),
             Command::Audit { which, head, json } => inspect::audit(&home, which.run, head, json),
             Command::Restart { which, round } => run::restart(&home, which.run, round),
+            Command::Fork { which, at, changes, only } => {
+                run::fork(&home, which.run, at, &changes, only)
+            }
+            Command::Set { which, changes } => run::set(&home, which.run, &changes),
+            Command::Freeze { which, role, at_step } => {
+                run::set(&home, which.run, &[run::freezing(role, Some(at_step))])
+            }
+            Command::Thaw { which, role } => {
+                run::set(&home, which.run, &[run::freezing(role, None)])
+            }
             Command::JudgeBatch(arguments) => batch::judge_batch(&host, &arguments),
             Command::JudgeCases(arguments) => cases::judge_cases(&host, &arguments),
             Command::Serve(arguments) => crate::service::serve(&home, &host, &arguments),
@@ -149,5 +201,13 @@ impl Cli {
             Command::Sft { arguments } => coldstart::sft(&host, &arguments),
             Command::Evaluate(arguments) => evaluate::evaluate(&host, &arguments),
         }
+    }
+}
+
+fn role(text: &str) -> Result<Role, String> {
+    match text {
+        "proposer" => Ok(Role::Proposer),
+        "coder" => Ok(Role::Coder),
+        _ => Err(format!("{text}: give proposer or coder")),
     }
 }

@@ -1,6 +1,7 @@
 //! What the two programs share: ports wired to adapters, and the commands.
 
 pub mod audit;
+pub mod branch;
 pub mod cli;
 pub mod daemon;
 pub mod engine;

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use actors::Bus;
 use anyhow::{Context, Result};
 use events::config::RunConfig;
-use events::event::{Actor, Event};
+use events::event::Event;
 use events::ids::{RunId, Seq};
 use events::log::{Blobs, Log};
 use events::state::{Position, RunState};
@@ -31,7 +30,7 @@ pub(crate) fn empty_run(home: &Home) -> Result<(RunId, Arc<FileLog>)> {
     Ok((run, Arc::new(home.create_run(run)?)))
 }
 
-fn new_run_id() -> Result<RunId> {
+pub(crate) fn new_run_id() -> Result<RunId> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     let mut random = [0; 10];
     let mut source = std::fs::File::open("/dev/urandom").context("opening /dev/urandom")?;
@@ -135,30 +134,4 @@ pub fn require_blobs(log: &FileLog, blobs: &BlobDir) -> Result<()> {
         Some(missing) => Ok(Blobs::get(blobs, missing).map(drop)?),
         None => Ok(()),
     }
-}
-
-/// Branches `parent` before round `round` and returns the branch. The parent is not touched.
-pub fn restart(dir: &Path, named: Option<RunId>, round: u32) -> Result<RunId> {
-    let home = home_to_read(dir)?;
-    let parent = pick(&home, named)?;
-    let log = home.open_run(parent, OpenMode::ReadOnly)?;
-    let mut found: Option<(Seq, events::ids::Digest)> = None;
-    log.scan(Seq(1), |recorded, _| match recorded.event {
-        Event::RoundStarted { round: started } if started == round => {
-            found = Some((Seq(recorded.seq.0 - 1), recorded.previous));
-            ControlFlow::Break(())
-        }
-        _ => ControlFlow::Continue(()),
-    })?;
-    let (at, parent_head) = found.ok_or_else(|| {
-        Usage(format!("run {parent} has no round {round}: `kernelzero status` shows its rounds"))
-    })?;
-    drop(log);
-    let run = new_run_id()?;
-    let log: Arc<dyn Log> = Arc::new(home.fork_run(parent, at, run)?);
-    let bus = Bus::open(log, Arc::new(home.blobs()?))?;
-    let reason = format!("restart of round {round}");
-    let forked = Event::RunForked { run, parent, parent_head, reason };
-    bus.append(Actor::RunControl, vec![(Some(at), forked)])?;
-    Ok(run)
 }

@@ -71,6 +71,7 @@ const NAMES: &[&str] = &[
     "JobJudged",
     "JobFailed",
     "JobCancelled",
+    "SettingChanged",
 ];
 
 /// An actor's name as it is written.

@@ -8,6 +8,7 @@ use crate::outcome::Backend;
 use crate::rules::extract::Extractor;
 use crate::sample::Sampling;
 
+pub mod change;
 mod value;
 
 pub use value::{Positive, Probability, Share, UpTo};
@@ -73,6 +74,10 @@ pub struct PolicyConfig {
     pub kl_coefficient: Probability,
     /// ε of the clipped ratio.
     pub clip_ratio: Probability,
+    /// After so many of its own optimizer steps the policy takes no more: it still samples, and the
+    /// other one trains on what it draws.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub freeze_at_step: Option<u32>,
 }
 
 impl PolicyConfig {
@@ -225,6 +230,11 @@ impl RunConfig {
     /// The canonical text, as it is recorded.
     pub fn to_text(&self) -> Result<String, BadConfig> {
         toml::to_string(self).map_err(|e| BadConfig(e.to_string()))
+    }
+
+    /// The config with one setting changed, as [`crate::event::Event::SettingChanged`] says.
+    pub fn with(&self, key: &str, value: Option<&str>) -> Result<Self, BadConfig> {
+        change::with(self, key, value)
     }
 
     fn check(&self) -> Result<(), BadConfig> {

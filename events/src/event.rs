@@ -504,6 +504,13 @@ pub enum Event {
         /// Which.
         job: JobId,
     },
+    /// From here on a setting has another value; all decisions that follow are made with it.
+    SettingChanged {
+        /// Its dotted name in the config.
+        key: String,
+        /// Its value as TOML writes it; none takes away one that need not be there.
+        value: Option<String>,
+    },
 }
 
 impl Event {
@@ -536,6 +543,7 @@ impl Event {
             Event::JobJudged { .. } => "JobJudged",
             Event::JobFailed { .. } => "JobFailed",
             Event::JobCancelled { .. } => "JobCancelled",
+            Event::SettingChanged { .. } => "SettingChanged",
         }
     }
 
@@ -567,7 +575,8 @@ impl Event {
             | Event::RunPaused { .. }
             | Event::RunResumed
             | Event::RunFinished
-            | Event::ServiceStarted { .. } => None,
+            | Event::ServiceStarted { .. }
+            | Event::SettingChanged { .. } => None,
         }
     }
 
@@ -603,7 +612,8 @@ impl Event {
             | Event::RunFinished
             | Event::ServiceStarted { .. }
             | Event::JobFailed { .. }
-            | Event::JobCancelled { .. } => Vec::new(),
+            | Event::JobCancelled { .. }
+            | Event::SettingChanged { .. } => Vec::new(),
         }
     }
 }

@@ -214,6 +214,12 @@ impl RunState {
         PolicyVersion { role, steps: self.steps.get(&role).copied().unwrap_or(0) }
     }
 
+    /// Whether `role` takes no more gradient steps. It counts its own steps, and still samples.
+    pub fn is_frozen(&self, role: Role) -> bool {
+        let at = self.config.as_ref().and_then(|config| config.policy(role).freeze_at_step);
+        at.is_some_and(|at| self.version(role).steps >= at)
+    }
+
     /// The open step, while there is one and the run is not paused.
     pub fn open_step(&self) -> Option<(StepRef, Seq)> {
         match self.position {

@@ -49,7 +49,8 @@ pub fn check(
         | Event::RunPaused { .. }
         | Event::RunResumed
         | Event::CheckpointSaved { .. }
-        | Event::CheckpointDropped { .. } => Ok(()),
+        | Event::CheckpointDropped { .. }
+        | Event::SettingChanged { .. } => Ok(()),
         Event::RoundStarted { .. }
         | Event::PhaseStarted { .. }
         | Event::PhaseFinished { .. }

@@ -8,7 +8,7 @@ use crate::config::RunConfig;
 use crate::event::{CompileOutcome, KernelScore, ModuleScore, Scores, Validity, Verdict};
 use crate::ids::{BlobId, GroupId, KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
 use crate::outcome::TaskFault;
-use crate::state::{RunState, SetEntry};
+use crate::state::{RunState, ScoredGroup, SetEntry};
 
 /// A group whose members are all done.
 #[derive(Clone, Debug, PartialEq)]
@@ -161,7 +161,7 @@ pub struct Batch {
     pub step: StepRef,
     /// The weights in use.
     pub before: PolicyVersion,
-    /// Groups with a signal, in order of index.
+    /// Groups with a signal, in order of index; none if the policy is frozen.
     pub groups: Vec<GroupId>,
     /// The last event that it waited for.
     pub cause: Seq,
@@ -187,10 +187,11 @@ pub fn step_to_start(state: &RunState) -> Option<Batch> {
     let scored: Option<Vec<_>> =
         groups.iter().map(|group| Some((*group, state.open.scored.get(group)?))).collect();
     let scored = scored?;
+    let teaches = |s: &ScoredGroup| s.has_signal() && !state.is_frozen(step.role);
     Some(Batch {
         step,
         before: state.version(step.role),
-        groups: scored.iter().filter(|(_, s)| s.has_signal()).map(|(group, _)| *group).collect(),
+        groups: scored.iter().filter(|(_, s)| teaches(s)).map(|(group, _)| *group).collect(),
         cause: scored.iter().map(|(_, s)| s.seq).fold(since, Seq::max),
     })
 }

@@ -5,6 +5,7 @@ mod steps;
 use self::steps::{scored, started, taken};
 use super::{Checkpoint, KernelEntry, ModuleEntry, OpenStep, Position, RunState, SetEntry};
 use crate::config::RunConfig;
+use crate::config::change::any_time;
 use crate::event::{Event, Validity};
 use crate::ids::{KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
 
@@ -89,6 +90,7 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
             require(state.paused.take().is_some(), "it is not paused")?;
             state.failures.clear();
         }
+        Event::SettingChanged { key, value } => change(state, key, value.as_deref())?,
         Event::ServiceStarted { .. }
         | Event::JobSubmitted { .. }
         | Event::JobJudged { .. }
@@ -98,6 +100,16 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
         }
     }
     state.last = seq;
+    Ok(())
+}
+
+/// Another value of a setting. What an open step has drawn was drawn with the settings it has.
+fn change(state: &mut RunState, key: &str, value: Option<&str>) -> Outcome {
+    require(state.position != Position::Finished, "the run is over")?;
+    let idle = state.open == OpenStep::default();
+    require(idle || any_time(key), "a step is open: it goes on with the settings it has")?;
+    let config = state.config.as_ref().map(|config| config.with(key, value));
+    state.config = config.transpose().map_err(|e| Refusal::Text(e.to_string()))?;
     Ok(())
 }
 

@@ -83,9 +83,9 @@ fn same_nonfinite(a: f64, b: f64) -> bool {
 /// Largest distance of a finite value from the mean of the finite values.
 pub fn spread(bytes: &[u8], dtype: DType) -> f64 {
     match dtype {
-        DType::F32 => spread_of(bytes.chunks_exact(4).map(|b| {
-            f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        })),
+        DType::F32 => spread_of(
+            bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
+        ),
         _ => spread_of(bytes.chunks_exact(dtype.width()).map(|b| dtype.value(b))),
     }
 }
@@ -167,7 +167,9 @@ mod tests {
         let count = 1 << 24;
         let values = |shift: u32| -> Vec<u8> {
             (0..count as u32)
-                .map(|i| f32::from_bits(0x3f00_0000 + i.wrapping_mul(2_654_435_761) % 8_388_608 + shift))
+                .map(|i| {
+                    f32::from_bits(0x3f00_0000 + i.wrapping_mul(2_654_435_761) % 8_388_608 + shift)
+                })
                 .flat_map(f32::to_le_bytes)
                 .collect()
         };

@@ -217,5 +217,9 @@ fn served() -> Vec<Event> {
         Event::JobJudged { job, outcome: Outcome::TaskRefused, result: Digest::of(b"result") },
         Event::JobFailed { job: named, attempt: 3, error, given_up: true },
         Event::JobCancelled { job: named },
+        Event::SettingChanged {
+            key: "proposer.policy.freeze-at-step".into(),
+            value: Some("40".into()),
+        },
     ]
 }

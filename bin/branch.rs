@@ -1,0 +1,181 @@
+//! Branches of runs, and settings that change in the middle of one.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use actors::Bus;
+use anyhow::Result;
+use events::event::{Actor, Event};
+use events::ids::{Digest, Role, RunId, Seq};
+use events::log::Log;
+use store::{FileLog, Home, OpenMode};
+
+use crate::exit::Usage;
+use crate::runs::{home_to_read, new_run_id, pick};
+
+/// A key of the config and its new value; none takes away a setting that need not be there.
+pub type Change = (String, Option<String>);
+
+/// Where a branch leaves its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Before the first event of a round.
+    Round(u32),
+    /// After the event with this number.
+    Event(Seq),
+    /// After a policy's own optimizer step with this number, from 1.
+    Step(Role, u32),
+}
+
+impl std::str::FromStr for At {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "{text}: give the number of an event, round:N, proposer:N or coder:N (its Nth step)"
+            )
+        };
+        let number = |text: &str| text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong);
+        match text.split_once(':') {
+            None => {
+                text.parse().ok().filter(|n| *n > 0).map(|n| Self::Event(Seq(n))).ok_or_else(wrong)
+            }
+            Some(("round", n)) => Ok(Self::Round(number(n)?)),
+            Some(("proposer", n)) => Ok(Self::Step(Role::Proposer, number(n)?)),
+            Some(("coder", n)) => Ok(Self::Step(Role::Coder, number(n)?)),
+            Some(_) => Err(wrong()),
+        }
+    }
+}
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Round(round) => write!(f, "round:{round}"),
+            Self::Event(seq) => write!(f, "{}", seq.0),
+            Self::Step(Role::Proposer, step) => write!(f, "proposer:{step}"),
+            Self::Step(Role::Coder, step) => write!(f, "coder:{step}"),
+        }
+    }
+}
+
+impl At {
+    /// Whether the branch goes on after this event.
+    fn is_after(self, seq: Seq, event: &Event) -> bool {
+        match (self, event) {
+            (Self::Event(at), _) => seq == at,
+            (Self::Step(role, steps), Event::StepTaken { after, update: Some(_), .. }) => {
+                after.role == role && after.steps == steps
+            }
+            _ => false,
+        }
+    }
+
+    fn is_before(self, event: &Event) -> bool {
+        matches!((self, event), (Self::Round(at), Event::RoundStarted { round }) if *round == at)
+    }
+}
+
+/// Branches a run and changes settings in the branch. The parent is not touched, and what both share
+/// is not copied.
+pub fn fork(
+    dir: &Path,
+    named: Option<RunId>,
+    at: At,
+    changes: &[Change],
+    reason: String,
+) -> Result<RunId> {
+    let home = home_to_read(dir)?;
+    let parent = pick(&home, named)?;
+    let log = home.open_run(parent, OpenMode::ReadOnly)?;
+    let mut found: Option<(Seq, Digest)> = None;
+    log.scan(Seq(1), |recorded, hash| {
+        if at.is_before(&recorded.event) {
+            found = Some((Seq(recorded.seq.0 - 1), recorded.previous));
+        } else if at.is_after(recorded.seq, &recorded.event) {
+            found = Some((recorded.seq, hash));
+        }
+        if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    let (seq, parent_head) = found.ok_or_else(|| {
+        let last = log.head().0;
+        Usage(format!("run {parent} has no {at}; its last event is {last}: see `kernelzero log`"))
+    })?;
+    check(&log, seq, changes)?;
+    drop(log);
+    let run = new_run_id()?;
+    let log: Arc<dyn Log> = Arc::new(home.fork_run(parent, seq, run)?);
+    let bus = Bus::open(log, Arc::new(home.blobs()?))?;
+    let forked = Event::RunForked { run, parent, parent_head, reason };
+    let events =
+        std::iter::once(forked).chain(changes.iter().map(event)).map(|event| (Some(seq), event));
+    bus.append(Actor::RunControl, events.collect())?;
+    Ok(run)
+}
+
+/// Changes settings of a run that no daemon has: all of them, or none with the reason.
+pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<()> {
+    let log = home.open_run(run, OpenMode::Own)?;
+    let last = log.head().0;
+    check(&log, last, changes)?;
+    let bus = Bus::open(Arc::new(log), Arc::new(home.blobs()?))?;
+    bus.append(Actor::RunControl, changes.iter().map(|c| (Some(last), event(c))).collect())?;
+    Ok(())
+}
+
+fn event((key, value): &Change) -> Event {
+    Event::SettingChanged { key: key.clone(), value: value.clone() }
+}
+
+/// Fails before anything is made if a change cannot be made there.
+fn check(log: &FileLog, at: Seq, changes: &[Change]) -> Result<()> {
+    let mut state = events::state::RunState::default();
+    let mut broken = None;
+    log.scan(Seq(1), |recorded, _| {
+        broken = state.apply(recorded.seq, &recorded.event).err();
+        if broken.is_some() || recorded.seq == at {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let Some(illegal) = broken {
+        return Err(illegal.into());
+    }
+    for (seq, change) in (at.0 + 1..).zip(changes) {
+        state.apply(Seq(seq), &event(change)).map_err(|illegal| Usage(illegal.why))?;
+    }
+    Ok(())
+}
+
+/// `KEY=VALUE`, or `KEY=` to take a setting away that need not be there.
+pub fn change(text: &str) -> Result<Change, String> {
+    let (key, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("{text}: give KEY=VALUE, as in judge.profile=paper"))?;
+    let value = Some(value.trim()).filter(|value| !value.is_empty());
+    Ok((key.trim().to_owned(), value.map(str::to_owned)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_and_written() {
+        for text in ["17", "round:2", "proposer:40", "coder:1"] {
+            assert_eq!(text.parse::<At>().unwrap().to_string(), text);
+        }
+        for text in ["", "0", "step:40", "round:x", "proposer:0", "-1"] {
+            assert!(text.parse::<At>().unwrap_err().contains("proposer:N"), "{text}");
+        }
+    }
+
+    #[test]
+    fn changes_are_read() {
+        assert_eq!(change("a.b = 3"), Ok(("a.b".into(), Some("3".into()))));
+        assert_eq!(change("a="), Ok(("a".into(), None)));
+        assert!(change("a").unwrap_err().contains("KEY=VALUE"));
+    }
+}

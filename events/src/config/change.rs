@@ -1,0 +1,90 @@
+//! One setting changed in the middle of a run.
+
+use toml::{Table, Value};
+
+use super::{BadConfig, RunConfig};
+
+/// What has gone into the run before anything could be changed.
+const FIXED: [&str; 4] = ["seed", "proposer.policy.init", "coder.policy.init", "sampler.table"];
+/// The last part of settings that need not be there.
+const OPTIONAL: &str = "freeze-at-step";
+
+/// Whether a change may come while a step is open: what has been drawn for it does not depend on it.
+pub fn any_time(key: &str) -> bool {
+    key.rsplit('.').next() == Some(OPTIONAL)
+}
+
+pub(super) fn with(
+    config: &RunConfig,
+    key: &str,
+    value: Option<&str>,
+) -> Result<RunConfig, BadConfig> {
+    if FIXED.contains(&key) {
+        return Err(BadConfig(format!("{key}: is what the run began with: start another run")));
+    }
+    let unknown =
+        || BadConfig(format!("{key}: there is no such setting: name it like judge.trials"));
+    let mut whole: Table =
+        toml::from_str(&config.to_text()?).map_err(|e| BadConfig(e.to_string()))?;
+    let (path, last) = key.rsplit_once('.').map_or((None, key), |(path, last)| (Some(path), last));
+    let mut table = &mut whole;
+    for part in path.into_iter().flat_map(|path| path.split('.')) {
+        table = table.get_mut(part).and_then(Value::as_table_mut).ok_or_else(unknown)?;
+    }
+    if !any_time(key) && !table.contains_key(last) {
+        return Err(unknown());
+    }
+    match value {
+        Some(text) => {
+            table.insert(last.to_owned(), parsed(text));
+        }
+        None if any_time(key) => {
+            table.remove(last);
+        }
+        None => return Err(BadConfig(format!("{key}: it needs a value"))),
+    }
+    let text = toml::to_string(&whole).map_err(|e| BadConfig(e.to_string()))?;
+    RunConfig::parse(&text).map_err(|e| BadConfig(format!("{key}: {e}")))
+}
+
+/// A value as TOML writes it; a bare word is a string.
+fn parsed(text: &str) -> Value {
+    let line = toml::from_str::<Table>(&format!("value = {text}"));
+    let value = line.ok().and_then(|mut table| table.remove("value"));
+    value.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{EXAMPLE, Rules};
+
+    #[test]
+    fn one_setting_changes_and_the_rest_stays() {
+        let config = RunConfig::parse(EXAMPLE).unwrap();
+        let changed = config.with("judge.profile", Some("paper")).unwrap();
+        assert_eq!(changed.judge.profile, Rules::Paper);
+        let back = changed.with("judge.profile", Some("\"strict\"")).unwrap();
+        assert_eq!(back, config.with("judge.profile", Some("strict")).unwrap());
+        let frozen = config.with("proposer.policy.freeze-at-step", Some("40")).unwrap();
+        assert_eq!(frozen.proposer.policy.freeze_at_step, Some(40));
+        assert_eq!(frozen.with("proposer.policy.freeze-at-step", None).unwrap(), config);
+    }
+
+    #[test]
+    fn what_cannot_be_changed_is_named() {
+        let config = RunConfig::parse(EXAMPLE).unwrap();
+        for (key, value, says) in [
+            ("seed", Some("2"), "began with"),
+            ("judge.speed", Some("2"), "no such setting"),
+            ("judge.trials.x", Some("2"), "no such setting"),
+            ("freeze-at-step", Some("2"), "unknown field"),
+            ("judge.trials", Some("0"), "judge.trials"),
+            ("judge.trials", None, "needs a value"),
+            ("coder.policy.temperature", Some("0.0"), "must be above 0"),
+        ] {
+            let error = config.with(key, value).unwrap_err().to_string();
+            assert!(error.contains(says), "{key}: {error}");
+        }
+    }
+}

@@ -31,6 +31,10 @@ impl KeckJudge {
     pub fn new(host: &HostConfig, scratch: &Path) -> Result<Self> {
         let keck =
             keck::Judge::new(settings(host, scratch)?).map_err(|e| anyhow!("the judge: {e}"))?;
+        if host.device != "cpu" && keck.device() == events::rules::verdict::CPU {
+            let asked = &host.device;
+            return Err(anyhow!("the host file asks for {asked}, but this machine has no GPU"));
+        }
         let environment = json!(keck.environment());
         Ok(Self { keck, environment })
     }

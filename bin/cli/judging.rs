@@ -31,7 +31,7 @@ pub struct JudgeArguments {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Comparisons on fresh inputs.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
     trials: u32,
     /// Also time both, where there is a GPU.
     #[arg(long)]
@@ -77,7 +77,7 @@ pub(super) struct Ruling {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Comparisons on fresh inputs.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub trials: u32,
     /// Also time both, where there is a GPU.
     #[arg(long)]

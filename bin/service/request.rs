@@ -174,7 +174,7 @@ fn submission(fields: &Fields, fresh: impl FnOnce() -> JobId) -> Result<Submissi
         backend,
         profile: profile.unwrap_or(Rules::Strict),
         seed: seed.unwrap_or(1),
-        trials: trials.and_then(|n| u32::try_from(n).ok()).unwrap_or(5),
+        trials: trials.and_then(|n| u32::try_from(n).ok()).unwrap_or(7),
         timing: timing.unwrap_or(false),
         priority: priority.and_then(|n| i32::try_from(n).ok()).unwrap_or(0),
     };

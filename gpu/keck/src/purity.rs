@@ -4,7 +4,7 @@ use events::outcome::{Backend, Failure, FailureKind};
 use serde_json::Value;
 
 /// Version of the rules here and in [`crate::rules`]; stored with verdicts by the caller.
-pub const POLICY_VERSION: u32 = 2;
+pub const POLICY_VERSION: u32 = 3;
 
 /// Operators that allocate, view, copy or describe. Everything else is arithmetic that belongs to
 /// the candidate's own kernels, however small.
@@ -69,6 +69,9 @@ const ALLOWED: [&str; 58] = [
     "zeros_like",
 ];
 
+/// What torch does besides to load state.
+const LOADS: [&str; 2] = ["aten::copy_", "aten::set_"];
+
 /// Parts of the names of device work that only allocates, fills or copies.
 const PLAIN_KERNELS: [&str; 6] =
     ["FillFunctor", "Memcpy", "Memset", "copy_kernel", "fill", "memset"];
@@ -81,6 +84,8 @@ pub struct Seen {
     pub launches: u64,
     /// Operators by name, where the call was logged.
     pub operators: Option<Vec<String>>,
+    /// Operators while the state was loaded.
+    pub loading: Vec<String>,
     /// Kernels that ran on the device, where there is a profiler.
     pub kernels: Option<Vec<String>>,
 }
@@ -98,6 +103,10 @@ impl Seen {
                 .as_object()
                 .filter(|_| logged)
                 .map(|o| o.keys().cloned().collect()),
+            loading: reply["loading"]
+                .as_object()
+                .map(|o| o.keys().cloned().collect())
+                .unwrap_or_default(),
             kernels: strings(&reply["kernels"]),
         }
     }
@@ -122,6 +131,12 @@ impl Seen {
         let foreign: Vec<&str> = operators.filter(|name| !allowed(name)).collect();
         if !foreign.is_empty() {
             return impure(format!("torch-operator: forward ran {}", foreign.join(", ")));
+        }
+        let loaded = self.loading.iter().map(String::as_str);
+        let foreign: Vec<&str> =
+            loaded.filter(|name| !allowed(name) && !LOADS.contains(name)).collect();
+        if !foreign.is_empty() {
+            return impure(format!("torch-operator: loading state ran {}", foreign.join(", ")));
         }
         if self.own_launches(backend, own) == Some(0) {
             let text = "never-launched: no kernel of the candidate ran in forward";

@@ -25,7 +25,8 @@ WATCH = Watch()
 
 
 class OpLog(TorchDispatchMode):
-    """Counts operators outside of kernel launches, by name."""
+    """Counts operators by name. In a launch too: the grid, hooks and, under the interpreter, a kernel's
+    body are the candidate's code. What the interpreter itself does there is not."""
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -54,16 +55,28 @@ def count_launches(owner):
         if not warmup and code_file(self) == WATCH.own_file:
             WATCH.launches += 1
             WATCH.names.add(getattr(self, "__name__", ""))
-        WATCH.depth += 1
         before = WATCH.ranges
         try:
             WATCH.ranges = storages([*args, *kwargs.values()])
             return run(self, *args, grid=grid, warmup=warmup, **kwargs)
         finally:
             WATCH.ranges = before
-            WATCH.depth -= 1
 
     owner.run = counted
+
+
+def hidden(owner, name):
+    """The operators of this function are Triton's own."""
+    inner = getattr(owner, name)
+
+    def wrapped(*args, **kwargs):
+        WATCH.depth += 1
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            WATCH.depth -= 1
+
+    setattr(owner, name, wrapped)
 
 
 def storages(values):
@@ -128,20 +141,6 @@ def faster_interpreter():
     interpreter._get_np_dtype = np_dtype
 
 
-def hide_tuning():
-    """What the autotuner does to measure configurations is not the candidate's work."""
-    bench = autotuner.Autotuner._bench
-
-    def hidden(self, *args, **kwargs):
-        WATCH.depth += 1
-        try:
-            return bench(self, *args, **kwargs)
-        finally:
-            WATCH.depth -= 1
-
-    autotuner.Autotuner._bench = hidden
-
-
 def first_config():
     """The autotuner cannot measure without a device: it takes the first configuration."""
     def bench(self, *args, config, **meta):
@@ -158,5 +157,6 @@ def install(device):
         guard_interpreter()
         faster_interpreter()
         first_config()
-    else:
-        hide_tuning()
+        # They copy arguments to the host and back.
+        hidden(interpreter.GridExecutor, "_init_args_hst")
+        hidden(interpreter.GridExecutor, "_restore_args_dev")

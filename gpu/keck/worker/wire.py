@@ -81,6 +81,10 @@ def read_all(fd):
     return data
 
 
+# What operators of torch return that give several tensors.
+RETURN_TYPES = {kind for kind in vars(torch.return_types).values() if isinstance(kind, type)}
+
+
 def dtype_name(tensor):
     return str(tensor.dtype).removeprefix("torch.")
 
@@ -184,7 +188,9 @@ def from_tree(tree, tensors):
 
 
 def flatten(value):
-    """The tensors of a (nested) tuple or list; anything else is kept as it is."""
-    if isinstance(value, (list, tuple)):
+    """The tensors of a (nested) tuple or list; anything else is kept as it is. A class of a
+    candidate's own that poses as one could compute its items only here."""
+    known = type(value) in (list, tuple) or type(value) in RETURN_TYPES
+    if known:
         return [leaf for item in value for leaf in flatten(item)]
     return [value]

@@ -29,6 +29,8 @@ fn check_node<'t>(source: &'t Source<'t>, names: &Names<'t>, node: Node<'t>) -> 
     match node.kind() {
         "import_statement" | "import_from_statement" => check_import(source, node),
         "exec_statement" => refuse("dynamic-code"),
+        // Patterns of classes read attributes by name, captures are other names for what is matched.
+        "case_clause" => captures(source, node).then(|| source.evidence("pattern", node)),
         "identifier" => {
             let name = source.text(node);
             if !name.is_ascii() {
@@ -44,6 +46,12 @@ fn check_node<'t>(source: &'t Source<'t>, names: &Names<'t>, node: Node<'t>) -> 
         "call" => {
             let called = node.child_by_field_name("function")?;
             let name = source.text(called);
+            let wraps = names.resolve(called).is_some_and(|full| full == "functools.wraps");
+            let arguments = node.child_by_field_name("arguments");
+            if wraps && arguments.is_some_and(|list| list.named_child_count() != 1) {
+                // With more it copies any attributes of anything.
+                return refuse("reflection");
+            }
             let own = names.functions.contains_key(name);
             (called.kind() == "identifier" && tables::listed(tables::CALLS_REFUSED, name) && !own)
                 .then(|| source.evidence("dynamic-code", node))
@@ -64,6 +72,34 @@ fn check_node<'t>(source: &'t Source<'t>, names: &Names<'t>, node: Node<'t>) -> 
         }
         _ => None,
     }
+}
+
+/// Whether a case of `match` does more than compare with values.
+fn captures(source: &Source<'_>, clause: Node<'_>) -> bool {
+    let patterns = all(clause).into_iter().filter(|node| {
+        let body = clause.child_by_field_name("consequence");
+        body.is_none_or(|body| !body.byte_range().contains(&node.start_byte()))
+    });
+    patterns.into_iter().any(|node| match node.kind() {
+        "class_pattern" | "as_pattern" | "splat_pattern" | "keyword_pattern" => true,
+        "case_pattern" => {
+            let text = source.text(node);
+            text != "_"
+                && text.chars().all(|c| c.is_alphanumeric() || c == '_')
+                && text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+                && !matches!(text, "None" | "True" | "False")
+        }
+        _ => false,
+    })
+}
+
+/// Whether a module that is used as a value gets no more than a second name at the top of the file,
+/// which is followed.
+fn is_followed(node: Node<'_>) -> bool {
+    let Some(assignment) = node.parent().filter(|p| p.kind() == "assignment") else { return false };
+    let plain = assignment.child_by_field_name("left").is_some_and(|l| l.kind() == "identifier");
+    let top = assignment.parent().and_then(|s| s.parent()).is_some_and(|p| p.kind() == "module");
+    plain && top && is_field(node, "right")
 }
 
 fn check_import(source: &Source<'_>, node: Node<'_>) -> Option<String> {
@@ -112,6 +148,9 @@ fn check_module_name<'t>(
         }
     }
     let outermost = parent.kind() != "attribute";
+    if outermost && tables::is_whole_module(&full) && !is_followed(node) {
+        return Some(source.evidence("module-as-value", node));
+    }
     if let Some(path) = full.strip_prefix("torch.") {
         return (outermost && tables::leaves_torch(path)).then(|| source.evidence("module", node));
     }

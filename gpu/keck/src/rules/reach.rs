@@ -102,14 +102,28 @@ impl<'t> Search<'t, '_> {
         for node in all(unit) {
             match node.kind() {
                 "identifier" => self.mention(self.source.text(node), mode),
-                "attribute" if self.source.field(node, "object").starts_with("self") => {
+                "attribute" => {
                     let name = self.source.field(node, "attribute");
-                    if let Some(class) = owner.as_deref().filter(|_| name != "__init__") {
+                    if self.source.field(node, "object").starts_with("self")
+                        && let Some(class) = owner.as_deref().filter(|_| name != "__init__")
+                    {
                         self.add_method(class, name, mode);
+                    }
+                    // Whose method it is is not known: that of a submodule, say.
+                    if mode == Mode::Work && !name.starts_with("__") {
+                        self.add_methods_called(name);
                     }
                 }
                 _ => {}
             }
+        }
+    }
+
+    fn add_methods_called(&mut self, name: &str) {
+        let named = self.names.classes.values().filter_map(|class| class.methods.get(name));
+        let methods: Vec<Node<'t>> = named.copied().collect();
+        for method in methods {
+            self.add(method, Mode::Work);
         }
     }
 

@@ -73,7 +73,11 @@ const MODULES: [(&str, &str); 20] = [
     ("logging", "getLogger basicConfig debug info warning error NOTSET DEBUG INFO WARNING ERROR"),
     ("math", "*"),
     ("numbers", "A*"),
-    ("operator", "*"),
+    (
+        "operator",
+        "add sub mul truediv floordiv mod neg pos pow lt le eq ne ge gt and_ or_ not_ xor lshift \
+         rshift index itemgetter contains",
+    ),
     ("os", "environ getenv cpu_count"),
     ("textwrap", "dedent"),
     ("time", "*"),
@@ -124,9 +128,11 @@ pub const CALLS_REFUSED: &str = "\
 pub const ATTRIBUTES_REFUSED: &str = "\
     _backward_hooks _base _buffers _cdata _forward_hooks _forward_pre_hooks _load_from_state_dict \
     _modules _parameters _version ag_frame apply_ as_subclass cr_frame f_back f_builtins f_code \
-    f_globals f_locals gi_frame handle map_ register_forward_hook register_forward_pre_hook \
-    register_load_state_dict_post_hook register_module register_state_dict_post_hook tb_frame \
-    tb_next";
+    _disable_current_modes _dispatch_key _load_state_dict_pre_hooks _python_dispatch \
+    _register_load_state_dict_pre_hook add_pre_run_hook attrgetter f_globals f_locals gi_frame handle \
+    map_ methodcaller pre_run_hooks register_forward_hook register_forward_pre_hook \
+    register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module \
+    register_state_dict_post_hook register_state_dict_pre_hook tb_frame tb_next";
 
 /// Special names that may be mentioned as attributes.
 pub const DUNDERS_ALLOWED: &str = "\
@@ -140,8 +146,16 @@ pub const MODULE_WALKS: &str = "\
 /// Methods that would change how the judge talks to a model or a tensor.
 pub const METHODS_REFUSED: &str = "\
     __call__ __class_getitem__ __del__ __delattr__ __getattr__ __getattribute__ __getitem__ \
-    __getstate__ __init_subclass__ __reduce__ __setattr__ _apply eval load_state_dict state_dict \
-    train";
+    __copy__ __deepcopy__ __getstate__ __init_subclass__ __reduce__ __reduce_ex__ __setattr__ _apply \
+    _load_from_state_dict _save_to_state_dict eval load_state_dict state_dict train";
+
+/// Whether a full name is that of a module which candidates may import.
+pub fn is_whole_module(full: &str) -> bool {
+    const LIBRARIES: &str = "\
+        torch torch.nn torch.nn.functional torch.utils torch.utils.cpp_extension torch.cuda \
+        torch.autograd triton triton.language triton.runtime triton.testing";
+    listed(LIBRARIES, full) || MODULES.iter().any(|(module, _)| *module == full)
+}
 
 /// Whether a table, words between spaces, holds a word.
 pub fn listed(table: &str, word: &str) -> bool {

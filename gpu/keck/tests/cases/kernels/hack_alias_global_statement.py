@@ -1,0 +1,32 @@
+# reference: row_softmax
+# backend: triton
+# expect: rejected
+# accept: rejected, incorrect
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def touch(p, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(p + i, tl.load(p + i, mask=i < n), mask=i < n)
+
+
+def setup():
+    global rt
+    rt = torch
+
+setup()
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x):
+        with rt.utils._python_dispatch._disable_current_modes():
+            y = rt.nn.functional.softmin(-x, -1)
+        touch[(1,)](y, 4, BLOCK=4)
+        return y

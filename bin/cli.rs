@@ -15,8 +15,10 @@ mod coldstart;
 mod evaluate;
 mod inspect;
 mod judging;
+mod rescore;
 mod run;
 mod show;
+mod taint;
 
 /// Trains two language models against each other and keeps every fact in a durable log.
 #[derive(Debug, Parser)]
@@ -89,6 +91,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// What scores, batches and figures of a run would be by other rules. Runs nothing.
+    Rescore(rescore::Arguments),
+    /// What a kernel, module, rule or judge that is found wrong has fed, and the last clean checkpoint.
+    Taint(taint::Arguments),
     /// Branch a run before a round and go on from there; the old tail stays as it is.
     Restart {
         #[command(flatten)]
@@ -138,6 +144,8 @@ impl Cli {
             Command::Show(arguments) => show::show(&home, &arguments),
             Command::Replay { which } => inspect::replay(&home, which.run),
             Command::Audit { which, head, json } => inspect::audit(&home, which.run, head, json),
+            Command::Rescore(arguments) => rescore::rescore(&home, &arguments),
+            Command::Taint(arguments) => taint::taint(&home, &arguments),
             Command::Restart { which, round } => run::restart(&home, which.run, round),
             Command::JudgeBatch(arguments) => batch::judge_batch(&host, &arguments),
             Command::JudgeCases(arguments) => cases::judge_cases(&host, &arguments),

@@ -8,6 +8,7 @@ use crate::outcome::Backend;
 use crate::rules::extract::Extractor;
 use crate::sample::Sampling;
 
+mod set;
 mod value;
 
 pub use value::{Positive, Probability, Share, UpTo};

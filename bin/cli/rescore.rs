@@ -52,8 +52,8 @@ pub fn rescore(home: &Path, arguments: &Arguments) -> Result<Exit> {
     }
     println!("run {}: {changed} of {} steps change by {}", record.run, rows.len(), said(arguments));
     println!(
-        "{:<26} {:<22} {:<22} {:<16} {:<12} batch",
-        "step", "valid modules", "right kernels", "mean reward", "signal"
+        "{:<26} {:<22} {:<22} {:<16} {:<10} {:<12} batch",
+        "step", "valid modules", "right kernels", "mean reward", "advantages", "signal"
     );
     for row in rows.iter().filter(|row| arguments.all || row.changes()) {
         println!("{}", line(&row.step.to_string(), row));
@@ -64,8 +64,7 @@ pub fn rescore(home: &Path, arguments: &Arguments) -> Result<Exit> {
         }
     }
     println!(
-        "before→after (+ now right, − no longer, ~ other reason or speed, ? never measured); samples as \
-         they were drawn"
+        "before→after (+ now right, − no longer, ~ otherwise, ? never measured); samples as they were drawn"
     );
     Ok(Exit::Ok)
 }
@@ -106,10 +105,16 @@ fn flips(flips: &Flips) -> String {
 fn line(name: &str, row: &Row) -> String {
     let mean = |mean: Option<f64>| mean.map_or("-".to_owned(), |mean| format!("{mean:.3}"));
     let (before, after) = row.rewards.means();
-    let mut reward = format!("{}→{}", mean(before), mean(after));
-    if row.rewards.unknown > 0 {
-        reward.push_str(&format!(" ?{}", row.rewards.unknown));
-    }
+    let reward = match row.rewards.unknown {
+        0 => format!("{}→{}", mean(before), mean(after)),
+        unknown => format!("{}→ ?{unknown}", mean(before)),
+    };
+    let advantages = match (row.rewards.advantages_changed, row.rewards.advantages_unknown) {
+        (0, 0) => "-".to_owned(),
+        (changed, 0) => format!("~{changed}"),
+        (0, unknown) => format!("?{unknown}"),
+        (changed, unknown) => format!("~{changed} ?{unknown}"),
+    };
     let signal = &row.signal;
     let mut with_signal = format!("{}→{} of {}", signal.before, signal.after, signal.all);
     if signal.unknown > 0 {
@@ -124,7 +129,9 @@ fn line(name: &str, row: &Row) -> String {
         members.push_str(" (which modules: unknown)");
     }
     let (modules, kernels) = (flips(&row.modules), flips(&row.kernels));
-    format!("{name:<26} {modules:<22} {kernels:<22} {reward:<16} {with_signal:<12} {members}")
+    format!(
+        "{name:<26} {modules:<22} {kernels:<22} {reward:<16} {advantages:<10} {with_signal:<12} {members}"
+    )
 }
 
 fn figures(row: &Row) -> Value {

@@ -45,6 +45,9 @@ fn a_kernel_that_nobody_timed_has_no_known_reward_where_speed_counts() {
     assert_eq!(sum(&rows, |row| row.kernels.unknown), 0);
     assert!(sum(&rows, |row| row.rewards.unknown) > 0);
     assert!(groups.into_values().flatten().flatten().any(|line| line.reward == Reward::Unknown));
+    for row in &rows {
+        assert_eq!(row.rewards.means().1.is_none(), row.rewards.unknown > 0, "{row:#?}");
+    }
     let (_, without_speed) = rescored(&world, &["judge.tolerance=0.3", "coder.beta=0"]);
     assert_eq!(sum(&without_speed, |row| row.rewards.unknown), 0);
 }

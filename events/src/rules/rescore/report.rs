@@ -96,10 +96,11 @@ impl Rewards {
         }
     }
 
-    /// Mean reward before and after; `None` where no sample has one.
+    /// Mean reward before and after; `None` where no sample has one, and where some are unknown: those
+    /// are not like the others, so the mean of the rest would mislead.
     pub fn means(&self) -> (Option<f64>, Option<f64>) {
         let mean = |(count, sum): (u64, f64)| (count > 0).then(|| sum / count as f64);
-        (mean(self.before), mean(self.after))
+        (mean(self.before), mean(self.after).filter(|_| self.unknown == 0))
     }
 
     fn add(&mut self, other: &Self) {

@@ -15,7 +15,8 @@ use store::{BlobDir, HeadState, Home, OpenMode};
 
 use crate::runs::{home_to_read, pick};
 
-struct Stored(BlobDir);
+/// What audits rest on beside the log: stored blobs, and the static rules of this program.
+pub(crate) struct Stored(pub BlobDir);
 
 impl Evidence for Stored {
     fn blob(&self, id: BlobId) -> Result<Vec<u8>, String> {

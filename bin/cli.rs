@@ -16,8 +16,10 @@ mod coldstart;
 mod evaluate;
 mod inspect;
 mod judging;
+mod rescore;
 mod run;
 mod show;
+mod taint;
 
 /// Trains two language models against each other and keeps every fact in a durable log.
 #[derive(Debug, Parser)]
@@ -90,6 +92,10 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// What scores, batches and figures of a run would be by other rules. Runs nothing.
+    Rescore(rescore::Arguments),
+    /// What a kernel, module, rule or judge that is found wrong has fed, and the last clean checkpoint.
+    Taint(taint::Arguments),
     /// Branch a run before a round and go on from there; the old tail stays as it is.
     Restart {
         #[command(flatten)]
@@ -180,6 +186,8 @@ impl Cli {
             Command::Show(arguments) => show::show(&home, &arguments),
             Command::Replay { which } => inspect::replay(&home, which.run),
             Command::Audit { which, head, json } => inspect::audit(&home, which.run, head, json),
+            Command::Rescore(arguments) => rescore::rescore(&home, &arguments),
+            Command::Taint(arguments) => taint::taint(&home, &arguments),
             Command::Restart { which, round } => run::restart(&home, which.run, round),
             Command::Fork { which, at, changes, only } => {
                 run::fork(&home, which.run, at, &changes, only)

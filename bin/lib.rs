@@ -10,6 +10,7 @@ pub mod host;
 pub mod judge;
 pub mod parallel;
 pub mod plan;
+pub mod rescore;
 pub mod runs;
 pub mod service;
 pub mod summary;

@@ -36,7 +36,8 @@ pub(super) fn with(
     }
     match value {
         Some(text) => {
-            table.insert(last.to_owned(), parsed(text));
+            let value = parsed(text, table.get(last));
+            table.insert(last.to_owned(), value);
         }
         None if any_time(key) => {
             table.remove(last);
@@ -44,14 +45,23 @@ pub(super) fn with(
         None => return Err(BadConfig(format!("{key}: it needs a value"))),
     }
     let text = toml::to_string(&whole).map_err(|e| BadConfig(e.to_string()))?;
-    RunConfig::parse(&text).map_err(|e| BadConfig(format!("{key}: {e}")))
+    // The error's first lines show a line of a file that nobody wrote; the last says what is wrong.
+    RunConfig::parse(&text).map_err(|BadConfig(error)| {
+        let why = error.trim_end().lines().last().unwrap_or_default();
+        BadConfig(format!("{key}={}: {why}", value.unwrap_or_default()))
+    })
 }
 
-/// A value as TOML writes it; a bare word is a string.
-fn parsed(text: &str) -> Value {
+/// A value as TOML writes it; a bare word is a string, and a whole number where a fraction was is one.
+fn parsed(text: &str, old: Option<&Value>) -> Value {
     let line = toml::from_str::<Table>(&format!("value = {text}"));
-    let value = line.ok().and_then(|mut table| table.remove("value"));
-    value.unwrap_or_else(|| Value::String(text.to_owned()))
+    match line.ok().and_then(|mut table| table.remove("value")) {
+        Some(Value::Integer(whole)) if old.is_some_and(Value::is_float) => {
+            Value::Float(whole as f64)
+        }
+        Some(value) => value,
+        None => Value::String(text.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +79,7 @@ mod tests {
         let frozen = config.with("proposer.policy.freeze-at-step", Some("40")).unwrap();
         assert_eq!(frozen.proposer.policy.freeze_at_step, Some(40));
         assert_eq!(frozen.with("proposer.policy.freeze-at-step", None).unwrap(), config);
+        assert_eq!(config.with("coder.alpha", Some("1")).unwrap().coder.alpha.get(), 1.0);
     }
 
     #[test]
@@ -81,6 +92,8 @@ mod tests {
             ("freeze-at-step", Some("2"), "unknown field"),
             ("judge.trials", Some("0"), "judge.trials"),
             ("judge.trials", None, "needs a value"),
+            ("judge.profile", Some("lax"), "judge.profile=lax: unknown variant"),
+            ("coder.alpha", Some("7"), "coder.alpha=7: "),
             ("coder.policy.temperature", Some("0.0"), "must be above 0"),
         ] {
             let error = config.with(key, value).unwrap_err().to_string();

@@ -136,7 +136,7 @@ fn wanted(state: &RunState, event: &Event, evidence: &dyn Evidence) -> Result<Wa
     }
 }
 
-fn text(evidence: &dyn Evidence, id: BlobId) -> Result<String, String> {
+pub(super) fn text(evidence: &dyn Evidence, id: BlobId) -> Result<String, String> {
     String::from_utf8(evidence.blob(id)?).map_err(|e| format!("blob {id}: {e}"))
 }
 

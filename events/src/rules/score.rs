@@ -4,11 +4,11 @@ use super::control::sampling_step;
 use super::reward::{advantages, correctness_aware, frontier};
 use super::verdict::verdict;
 use super::work::{Task, kernels_per_task, tasks};
-use crate::config::RunConfig;
+use crate::config::{CoderConfig, ProposerConfig, RunConfig};
 use crate::event::{CompileOutcome, KernelScore, ModuleScore, Scores, Validity, Verdict};
 use crate::ids::{BlobId, GroupId, KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
-use crate::outcome::TaskFault;
-use crate::state::{RunState, ScoredGroup, SetEntry};
+use crate::outcome::{Measurement, TaskFault};
+use crate::state::{KernelEntry, RunState, ScoredGroup, SetEntry};
 
 /// A group whose members are all done.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,19 +41,45 @@ pub fn groups_to_score(state: &RunState) -> Vec<Complete> {
     all.into_iter().flatten().filter(unscored).collect()
 }
 
-/// Verdict of a kernel that is done, and the event that made it so.
-fn judged(state: &RunState, config: &RunConfig, kernel: KernelId) -> Option<(Verdict, Seq)> {
-    let entry = state.open.kernel.get(&kernel)?;
+/// Verdict of a kernel that is done, and the event that made it so. `judge` is asked where something
+/// was measured.
+pub fn fate(
+    entry: &KernelEntry,
+    judge: impl Fn(&Measurement) -> Option<Verdict>,
+) -> Option<(Verdict, Seq)> {
     match (&entry.compiled, &entry.measured) {
         (Some((seq, CompileOutcome::Rejected(failure))), _) => {
             Some((Verdict::Failed(failure.kind), *seq))
         }
         (Some(_), Some((seq, measurement))) => {
-            let verdict = verdict(measurement, config.judge.profile);
+            let verdict = judge(measurement);
             Some((verdict.unwrap_or(Verdict::TaskRefused(TaskFault::ReferenceFailed)), *seq))
         }
         (Some(_) | None, _) => None,
     }
+}
+
+/// What a module earns by the verdicts of its kernels; `None` if none of them was judged. An invalid
+/// module has no verdicts and earns what the config says.
+pub fn module_reward(verdicts: Option<&[Verdict]>, config: &ProposerConfig) -> Option<f64> {
+    let Some(verdicts) = verdicts else { return Some(config.invalid_reward) };
+    let judged = verdicts.iter().filter(|v| v.is_judged()).count() as u32;
+    let correct = verdicts.iter().filter(|v| v.is_correct()).count() as u32;
+    (judged > 0).then(|| frontier(correct, judged, config.target.get()))
+}
+
+/// What each of a module's kernels earns; `None` where nobody is scored.
+pub fn kernel_rewards(verdicts: &[Verdict], config: &CoderConfig) -> Vec<Option<f64>> {
+    let judged = verdicts.iter().filter(|verdict| verdict.is_judged());
+    let speedups: Vec<Option<Option<f64>>> = judged
+        .map(|verdict| match verdict {
+            Verdict::Correct { speedup } => Some(*speedup),
+            Verdict::WrongValue { .. } | Verdict::Failed(_) | Verdict::TaskRefused(_) => None,
+        })
+        .collect();
+    let mut earned = correctness_aware(&speedups, config).into_iter();
+    let reward = |verdict: &Verdict| if verdict.is_judged() { earned.next() } else { None };
+    verdicts.iter().map(reward).collect()
 }
 
 /// All verdicts of a module's kernels in order of index; `None` while one is lacking.
@@ -66,7 +92,8 @@ fn verdicts(
     (0..kernels_per_task(state, role))
         .map(|index| {
             let kernel = *state.open.kernels.get(&(module, index))?;
-            let (verdict, seq) = judged(state, config, kernel)?;
+            let entry = state.open.kernel.get(&kernel)?;
+            let (verdict, seq) = fate(entry, |m| verdict(m, config.judge.profile))?;
             Some((kernel, verdict, seq))
         })
         .collect()
@@ -89,16 +116,14 @@ fn module_group(
         let (validated, validity) = state.open.modules.get(module)?.validity.as_ref()?;
         cause = cause.max(*validated);
         if *validity != Validity::Valid {
-            lines.push((*module, Vec::new(), Some(config.proposer.invalid_reward)));
+            lines.push((*module, Vec::new(), module_reward(None, &config.proposer)));
             continue;
         }
         ready.iter().find(|task| task.module == *module)?;
         let found = verdicts(state, config, Role::Proposer, *module)?;
         cause = found.iter().map(|(_, _, seq)| *seq).fold(cause, Seq::max);
         let verdicts: Vec<Verdict> = found.into_iter().map(|(_, verdict, _)| verdict).collect();
-        let judged = verdicts.iter().filter(|v| v.is_judged()).count() as u32;
-        let correct = verdicts.iter().filter(|v| v.is_correct()).count() as u32;
-        let reward = (judged > 0).then(|| frontier(correct, judged, config.proposer.target.get()));
+        let reward = module_reward(Some(&verdicts), &config.proposer);
         lines.push((*module, verdicts, reward));
     }
     let rewards: Vec<Option<f64>> = lines.iter().map(|(_, _, reward)| *reward).collect();
@@ -125,19 +150,8 @@ fn kernel_group(
 ) -> Option<Complete> {
     let found = verdicts(state, config, Role::Coder, task.module)?;
     let cause = found.iter().map(|(_, _, seq)| *seq).max()?;
-    let speedups: Vec<Option<Option<f64>>> = found
-        .iter()
-        .filter(|(_, verdict, _)| verdict.is_judged())
-        .map(|(_, verdict, _)| match verdict {
-            Verdict::Correct { speedup } => Some(*speedup),
-            Verdict::WrongValue { .. } | Verdict::Failed(_) | Verdict::TaskRefused(_) => None,
-        })
-        .collect();
-    let mut earned = correctness_aware(&speedups, &config.coder).into_iter();
-    let rewards: Vec<Option<f64>> = found
-        .iter()
-        .map(|(_, verdict, _)| if verdict.is_judged() { earned.next() } else { None })
-        .collect();
+    let verdicts: Vec<Verdict> = found.iter().map(|(_, verdict, _)| verdict.clone()).collect();
+    let rewards = kernel_rewards(&verdicts, &config.coder);
     let relative = advantages(&rewards, config.advantage.std_floor.get());
     let scores = found
         .into_iter()
@@ -167,23 +181,29 @@ pub struct Batch {
     pub cause: Seq,
 }
 
-/// The batch of the open step, once all its groups have their scores.
-pub fn step_to_start(state: &RunState) -> Option<Batch> {
-    let (step, since) = sampling_step(state)?;
+/// The groups of the open step in order of index; `None` while API sets are lacking.
+pub fn groups_of_step(state: &RunState) -> Option<Vec<GroupId>> {
+    let (step, _) = sampling_step(state)?;
     let config = state.config.as_ref()?;
-    let groups: Vec<GroupId> = match step.role {
+    match step.role {
         Role::Proposer => {
-            if state.open.sets.len() < config.proposer.policy.batch_prompts.get() as usize {
-                return None;
-            }
-            state.open.sets.values().map(|set| GroupId::of_modules(set.id, step)).collect()
+            let complete =
+                state.open.sets.len() >= config.proposer.policy.batch_prompts.get() as usize;
+            let group = |set: &SetEntry| GroupId::of_modules(set.id, step);
+            complete.then(|| state.open.sets.values().map(group).collect())
         }
         Role::Coder => {
             let branch = state.branch()?;
             let group = |task: &Task| GroupId::of_kernels(branch, task.module, step);
-            tasks(state).iter().map(group).collect()
+            Some(tasks(state).iter().map(group).collect())
         }
-    };
+    }
+}
+
+/// The batch of the open step, once all its groups have their scores.
+pub fn step_to_start(state: &RunState) -> Option<Batch> {
+    let (step, since) = sampling_step(state)?;
+    let groups = groups_of_step(state)?;
     let scored: Option<Vec<_>> =
         groups.iter().map(|group| Some((*group, state.open.scored.get(group)?))).collect();
     let scored = scored?;

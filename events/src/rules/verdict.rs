@@ -12,9 +12,32 @@ pub const CPU: &str = "cpu-interpreter";
 /// The paper's absolute and relative tolerance.
 pub const PAPER_TOLERANCE: f64 = 1e-2;
 
+/// How much error is allowed. A run has [`Tolerance::USUAL`]; `rescore` may ask for another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Absolute and relative tolerance of the paper's profile.
+    pub flat: f64,
+    /// What the strict profile's tolerances are multiplied by.
+    pub scale: f64,
+}
+
+impl Tolerance {
+    /// What runs are judged by.
+    pub const USUAL: Self = Self { flat: PAPER_TOLERANCE, scale: 1.0 };
+}
+
 /// What `profile` says of `measurement`. `None`: the kernel was not run (no device), so there is
 /// nothing to say, and the world is to blame.
 pub fn verdict(measurement: &Measurement, profile: Rules) -> Option<Verdict> {
+    verdict_within(measurement, profile, Tolerance::USUAL)
+}
+
+/// The same with another tolerance.
+pub fn verdict_within(
+    measurement: &Measurement,
+    profile: Rules,
+    tolerance: Tolerance,
+) -> Option<Verdict> {
     match &measurement.execution {
         Execution::Failed(failure) => Some(Verdict::Failed(failure.kind)),
         Execution::TaskAtFault(fault, _) => Some(Verdict::TaskRefused(*fault)),
@@ -22,18 +45,30 @@ pub fn verdict(measurement: &Measurement, profile: Rules) -> Option<Verdict> {
         Execution::Ran { launches: 0, .. } => Some(Verdict::Failed(FailureKind::Impure)),
         Execution::Ran { trials, timing, .. } => {
             let fair_tf32 = measurement.products && measurement.device != CPU;
-            Some(values(trials, timing, profile, fair_tf32))
+            Some(values(trials, timing, profile, |stats| match profile {
+                Rules::Paper => within_flat(stats, tolerance.flat),
+                Rules::Strict => {
+                    let relative = scaled_tolerance(&stats.dtype, fair_tf32) * tolerance.scale;
+                    within_scaled(stats, relative)
+                }
+            }))
         }
     }
 }
 
-fn values(trials: &[Trial], timing: &Timing, profile: Rules, fair_tf32: bool) -> Verdict {
+fn values(
+    trials: &[Trial],
+    timing: &Timing,
+    profile: Rules,
+    within: impl Fn(&OutputStats) -> bool,
+) -> Verdict {
     if profile == Rules::Strict && degenerate(trials) {
         return Verdict::TaskRefused(TaskFault::Degenerate);
     }
     for (trial, observed) in (0u32..).zip(trials) {
         for (output, stats) in (0u32..).zip(&observed.outputs) {
-            if !within(stats, profile, fair_tf32) {
+            let comparable = stats.nonfinite_mismatches == 0 && stats.exact_mismatches == 0;
+            if !(comparable && within(stats)) {
                 return Verdict::WrongValue { trial, output };
             }
         }
@@ -48,21 +83,15 @@ fn degenerate(trials: &[Trial]) -> bool {
         || outputs.all(|o| o.elements == 0 || (o.elements > 1 && o.spread_reference == 0.0))
 }
 
-/// Whether one output is right.
-fn within(stats: &OutputStats, profile: Rules, fair_tf32: bool) -> bool {
-    if stats.nonfinite_mismatches > 0 || stats.exact_mismatches > 0 {
-        return false;
-    }
-    match profile {
-        Rules::Paper => stats
-            .hull
-            .iter()
-            .all(|(reference, error)| *error <= PAPER_TOLERANCE + PAPER_TOLERANCE * reference),
-        Rules::Strict => {
-            let worst = stats.hull.iter().map(|(_, error)| *error).fold(0.0, f64::max);
-            worst <= scaled_tolerance(&stats.dtype, fair_tf32) * stats.max_reference
-        }
-    }
+/// Whether `error <= t + t * |reference|` for all elements.
+fn within_flat(stats: &OutputStats, t: f64) -> bool {
+    stats.hull.iter().all(|(reference, error)| *error <= t + t * reference)
+}
+
+/// Whether no error is above `relative` times the output's largest magnitude.
+fn within_scaled(stats: &OutputStats, relative: f64) -> bool {
+    let worst = stats.hull.iter().map(|(_, error)| *error).fold(0.0, f64::max);
+    worst <= relative * stats.max_reference
 }
 
 /// Largest error relative to the output's largest magnitude, by dtype. TF32 has ten bits of

@@ -10,7 +10,7 @@ use super::control::sampling_step;
 use crate::ids::{ApiSetId, BlobId, ModuleId, Role, Seq, StepRef, seed_at};
 use crate::state::RunState;
 pub use kernels::{
-    BuildOrder, KernelOrder, MeasureOrder, Task, kernels_per_task, kernels_to_build,
+    BuildOrder, KernelOrder, MeasureOrder, Task, coder_batch, kernels_per_task, kernels_to_build,
     kernels_to_measure, kernels_to_write, tasks,
 };
 

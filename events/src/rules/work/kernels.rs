@@ -1,6 +1,7 @@
 //! Kernels that a step lacks: to write, to build, to measure.
 
 use super::{Missing, modules_in_order, proposals_to_write, sets_to_draw};
+use crate::config::RunConfig;
 use crate::event::{CompileOutcome, Validity};
 use crate::ids::{BlobId, KernelId, ModuleId, Role, Seq, StepRef, seed_at};
 use crate::outcome::Backend;
@@ -45,8 +46,10 @@ pub fn tasks(state: &RunState) -> Vec<Task> {
                 })
                 .collect()
         }
-        Role::Coder => coder_batch(state, step)
-            .into_iter()
+        Role::Coder => state
+            .config
+            .iter()
+            .flat_map(|config| coder_batch(&state.pool, config, step))
             .zip(0..)
             .map(|(entry, place)| Task {
                 module: entry.module,
@@ -60,8 +63,11 @@ pub fn tasks(state: &RunState) -> Vec<Task> {
 
 /// The Coder's batch of modules: of this round, most informative first (share of right kernels
 /// nearest to one half, then by id), with the set share of older ones.
-fn coder_batch(state: &RunState, step: StepRef) -> Vec<&PoolEntry> {
-    let Some(config) = state.config.as_ref() else { return Vec::new() };
+pub fn coder_batch<'a>(
+    pool: &'a [PoolEntry],
+    config: &RunConfig,
+    step: StepRef,
+) -> Vec<&'a PoolEntry> {
     let size = config.coder.policy.batch_prompts.get() as usize;
     let distance = |entry: &PoolEntry| {
         let centred = 2 * i64::from(entry.correct) - i64::from(entry.of);
@@ -70,7 +76,7 @@ fn coder_batch(state: &RunState, step: StepRef) -> Vec<&PoolEntry> {
     };
     let by_information = |fresh: bool| {
         let mut entries: Vec<&PoolEntry> =
-            state.pool.iter().filter(|e| (e.round == step.round) == fresh).collect();
+            pool.iter().filter(|e| (e.round == step.round) == fresh).collect();
         entries.sort_by_key(|entry| (distance(entry), entry.module));
         entries
     };

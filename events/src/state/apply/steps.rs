@@ -1,8 +1,8 @@
 //! Scores of groups, and gradient steps.
 
 use super::{Outcome, in_step, open_role, refuse, require};
-use crate::event::{ModuleScore, Scores, Update, Validity};
-use crate::ids::{GroupId, PolicyVersion, Seq, StepRef};
+use crate::event::{ModuleScore, Scores, Update, Validity, Verdict};
+use crate::ids::{GroupId, ModuleId, PolicyVersion, Seq, StepRef};
 use crate::state::{OpenStep, PoolEntry, Position, RunState, ScoredGroup};
 
 pub(super) fn scored(
@@ -56,28 +56,44 @@ fn tally(state: &mut RunState, apis: &[String], right: bool) {
 
 /// A valid module becomes one that the Coder may train on.
 fn pool(state: &mut RunState, round: u32, score: &ModuleScore) {
-    let Some(entry) = state.open.modules.get(&score.module) else { return };
-    let Some((validated, Validity::Valid)) = entry.validity else { return };
-    let Some(source) = entry.source else { return };
-    let judged = score.verdicts.iter().filter(|v| v.is_judged()).count();
-    let correct = score.verdicts.iter().filter(|v| v.is_correct()).count();
-    if judged == 0 {
-        return;
-    }
-    let apis = state.open.sets.get(&entry.set).map(|s| s.apis.clone()).unwrap_or_default();
-    state.pool.push(PoolEntry {
-        module: score.module,
-        source,
-        validated,
-        apis,
-        round,
-        correct: correct as u32,
-        of: judged as u32,
-    });
+    let Some(entry) = PoolEntry::of(state, round, score.module, &score.verdicts) else { return };
     let capacity =
         state.config.as_ref().map_or(usize::MAX, |c| c.coder.pool.capacity.get() as usize);
-    if state.pool.len() > capacity {
-        state.pool.remove(0);
+    entry.join(&mut state.pool, capacity);
+}
+
+impl PoolEntry {
+    /// What `module` of the open step becomes once its kernels have these verdicts: a task for the
+    /// Coder, if it is valid and any of them was judged.
+    pub fn of(
+        state: &RunState,
+        round: u32,
+        module: ModuleId,
+        verdicts: &[Verdict],
+    ) -> Option<Self> {
+        let entry = state.open.modules.get(&module)?;
+        let Some((validated, Validity::Valid)) = entry.validity else { return None };
+        let source = entry.source?;
+        let judged = verdicts.iter().filter(|v| v.is_judged()).count();
+        let correct = verdicts.iter().filter(|v| v.is_correct()).count();
+        let apis = state.open.sets.get(&entry.set).map(|s| s.apis.clone()).unwrap_or_default();
+        (judged > 0).then_some(PoolEntry {
+            module,
+            source,
+            validated,
+            apis,
+            round,
+            correct: correct as u32,
+            of: judged as u32,
+        })
+    }
+
+    /// Adds it to a pool, whose oldest entry makes room.
+    pub fn join(self, pool: &mut Vec<PoolEntry>, capacity: usize) {
+        pool.push(self);
+        if pool.len() > capacity {
+            pool.remove(0);
+        }
     }
 }
 

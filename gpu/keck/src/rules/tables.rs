@@ -205,7 +205,9 @@ fn is_import_of_torch_refused(full: &str) -> bool {
 
 /// Whether a path below torch goes through a module of Python that torch happens to have imported.
 pub fn leaves_torch(path: &str) -> bool {
-    let parts = path.split('.').filter(|part| !["signal", "types"].contains(part));
+    // Modules of Python share these names with modules and functions of torch.
+    const TORCHS: [&str; 5] = ["signal", "types", "chunk", "select", "trace"];
+    let parts = path.split('.').filter(|part| !TORCHS.contains(part));
     parts.into_iter().any(|part| STDLIB.lines().any(|module| module == part) || part == "torch")
 }
 

@@ -1,0 +1,122 @@
+//! The rules that a run is scored by again: its own, with some of them changed.
+
+use crate::config::{BadConfig, RunConfig};
+use crate::rules::verdict::Tolerance;
+
+/// What the static rules say of a kernel's source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purity {
+    /// What they said when the run was made.
+    Recorded,
+    /// What those of this program say.
+    Current,
+    /// Nothing: what they refused is not known, since it never ran.
+    Off,
+}
+
+/// Rules to score by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rulebook {
+    /// Settings of the run, some of them changed.
+    pub config: RunConfig,
+    /// How much error is allowed.
+    pub tolerance: Tolerance,
+    /// Which static rules hold.
+    pub purity: Purity,
+}
+
+/// Settings of a config that only change how recorded facts are scored. All others change what is drawn,
+/// measured or trained, and that only a run can tell.
+const SCORING: &[&str] = &[
+    "judge.profile",
+    "coder.alpha",
+    "coder.beta",
+    "coder.noise-floor",
+    "coder.pool.capacity",
+    "coder.pool.replay-percent",
+    "proposer.target",
+    "proposer.invalid-reward",
+    "advantage.std-floor",
+    "validator.rules",
+    "validator.trials",
+];
+
+/// Rules that are no settings of a config.
+const ASIDE: &[&str] = &["judge.tolerance", "judge.tolerance-scale", "judge.purity"];
+
+impl Rulebook {
+    /// The rules of the run itself.
+    pub fn of(config: &RunConfig) -> Self {
+        Self { config: config.clone(), tolerance: Tolerance::USUAL, purity: Purity::Recorded }
+    }
+
+    /// Changes one rule, as `key=value`. The error names the key and what would be right.
+    pub fn set(&mut self, assignment: &str) -> Result<(), BadConfig> {
+        let (key, value) = assignment
+            .split_once('=')
+            .ok_or_else(|| BadConfig(format!("`{assignment}` has no value: write `key=value`")))?;
+        let (key, value) = (key.trim(), value.trim());
+        match key {
+            "judge.tolerance" => self.tolerance.flat = positive(key, value)?,
+            "judge.tolerance-scale" => self.tolerance.scale = positive(key, value)?,
+            "judge.purity" => self.purity = purity(key, value)?,
+            _ if SCORING.contains(&key) => self.config = self.config.with(key, Some(value))?,
+            _ => return Err(refused(&self.config, key, value)),
+        }
+        Ok(())
+    }
+}
+
+fn refused(config: &RunConfig, key: &str, value: &str) -> BadConfig {
+    let known = [SCORING, ASIDE].concat().join(", ");
+    // A setting that exists is another mistake than a word that does not.
+    let why = match config.with(key, Some(value)) {
+        Err(BadConfig(why)) if why.contains("no such setting") => "there is no such setting",
+        Ok(_) | Err(_) => {
+            "it changes what is drawn, measured or trained, which no log can tell: run it"
+        }
+    };
+    BadConfig(format!("{key}: {why}; what can be scored again: {known}"))
+}
+
+fn positive(key: &str, value: &str) -> Result<f64, BadConfig> {
+    let number = value.parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
+    number.ok_or_else(|| BadConfig(format!("{key}={value}: not a number from 0 up")))
+}
+
+fn purity(key: &str, value: &str) -> Result<Purity, BadConfig> {
+    match value.trim_matches('"') {
+        "recorded" => Ok(Purity::Recorded),
+        "current" => Ok(Purity::Current),
+        "off" => Ok(Purity::Off),
+        _ => Err(BadConfig(format!("{key}={value}: not one of recorded, current, off"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_scoring_settings_exist_and_others_are_refused_with_the_reason() {
+        let config = RunConfig::parse(crate::config::EXAMPLE).unwrap();
+        let mut rules = Rulebook::of(&config);
+        for key in SCORING {
+            let refusal = rules.set(&format!("{key}=none")).unwrap_err().to_string();
+            assert!(!refusal.contains("no such setting"), "{refusal}");
+        }
+        assert_eq!(rules, Rulebook::of(&config));
+        rules.set("judge.tolerance = 1e-3").unwrap();
+        rules.set("judge.purity=off").unwrap();
+        assert_eq!((rules.tolerance.flat, rules.purity), (1e-3, Purity::Off));
+        let mut refused = |text: &str| rules.set(text).unwrap_err().to_string();
+        assert!(
+            refused("judge.profil=paper").starts_with("judge.profil: there is no such setting")
+        );
+        assert!(refused("judge.profil=paper").contains("judge.profile,"));
+        assert!(refused("seed=3").contains("run it"));
+        assert!(refused("judge.tolerance=-1").contains("judge.tolerance=-1: not a number"));
+        assert!(refused("judge.purity=none").contains("recorded, current, off"));
+        assert!(refused("judge.profile").contains("write `key=value`"));
+    }
+}

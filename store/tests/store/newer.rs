@@ -34,7 +34,6 @@ fn refused(place: &Place) {
 #[test]
 fn a_record_of_a_newer_schema() {
     let place = Place::new();
-    place.own().unwrap();
     let log = place.own().unwrap();
     events::log::Log::append(&log, drafts(0..1)).unwrap();
     drop(log);

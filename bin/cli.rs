@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use events::config::Rules;
-use events::ids::{Digest, Role, RunId};
+use events::ids::{Role, RunId};
 
 use crate::branch::{self, At, Change};
 use crate::exit::Exit;
 
+mod auditing;
 mod batch;
+mod care;
 mod cases;
 mod coldstart;
 mod evaluate;
@@ -73,7 +75,7 @@ enum Command {
         json: bool,
     },
     /// Events of a run.
-    Log(inspect::LogArguments),
+    Log(care::LogCommand),
     /// The causal chain of a set, module, kernel or group, from API set to gradient step.
     Show(show::Arguments),
     /// Fold the log and compare with the live state.
@@ -82,15 +84,30 @@ enum Command {
         which: Which,
     },
     /// Recompute every decision of a run and compare. Exit code 1: something does not agree.
-    Audit {
-        #[command(flatten)]
-        which: Which,
-        /// Hash of the last record, kept elsewhere.
-        #[arg(long)]
-        head: Option<Digest>,
-        /// One JSON object.
-        #[arg(long)]
-        json: bool,
+    Audit(auditing::Arguments),
+    /// Copy all runs to a new folder, also while daemons write; the copy is a home itself.
+    Backup {
+        /// The new folder.
+        to: PathBuf,
+    },
+    /// Make the home of --home from a backup; nothing is overwritten.
+    Restore {
+        /// The backup.
+        from: PathBuf,
+    },
+    /// Remove blobs that no event of any run names. Exit code 5: someone uses the blobs.
+    Gc(care::GcArguments),
+    /// Write a run, the runs that it branched from and their blobs into one archive.
+    Export {
+        /// The run.
+        run: RunId,
+        /// The new file (tar, zstd).
+        to: PathBuf,
+    },
+    /// Add the run of an archive to the home; a run that is there already is refused.
+    Import {
+        /// The archive.
+        from: PathBuf,
     },
     /// What scores, batches and figures of a run would be by other rules. Runs nothing.
     Rescore(rescore::Arguments),
@@ -182,12 +199,17 @@ impl Cli {
             Command::Run(arguments) => run::run(&home, &arguments),
             Command::Stop(which) => run::stop(&home, which.run),
             Command::Status { which, json } => inspect::status(&home, which.run, json),
-            Command::Log(arguments) => inspect::log(&home, &arguments),
+            Command::Log(command) => care::log(&home, &command),
             Command::Show(arguments) => show::show(&home, &arguments),
             Command::Replay { which } => inspect::replay(&home, which.run),
-            Command::Audit { which, head, json } => inspect::audit(&home, which.run, head, json),
             Command::Rescore(arguments) => rescore::rescore(&home, &arguments),
             Command::Taint(arguments) => taint::taint(&home, &arguments),
+            Command::Audit(arguments) => auditing::audit(&home, &arguments),
+            Command::Backup { to } => care::backup(&home, &to),
+            Command::Restore { from } => care::restore(&home, &from),
+            Command::Gc(arguments) => care::gc(&home, &arguments),
+            Command::Export { run, to } => care::export(&home, run, &to),
+            Command::Import { from } => care::import(&home, &from),
             Command::Restart { which, round } => run::restart(&home, which.run, round),
             Command::Fork { which, at, changes, only } => {
                 run::fork(&home, which.run, at, &changes, only)

@@ -59,6 +59,13 @@ pub fn code_of(error: &anyhow::Error) -> Exit {
                 return Exit::Damaged;
             }
             Some(LogError::Owned { .. }) => return Exit::Owned,
+            // Refused by this program, not by the system: another call is what helps.
+            Some(LogError::Io { cause, .. })
+                if cause.kind() == std::io::ErrorKind::InvalidInput
+                    && cause.raw_os_error().is_none() =>
+            {
+                return Exit::Usage;
+            }
             Some(LogError::Io { .. } | LogError::DiskFull { .. }) => return Exit::World,
             None => {}
         }

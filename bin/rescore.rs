@@ -57,7 +57,7 @@ impl Record {
 
     /// Scores the run by `rules`.
     pub fn rescore(&self, rules: Rulebook) -> Result<Vec<Row>> {
-        let evidence = Stored(self.blobs.clone());
+        let evidence = Stored::new(self.blobs.clone());
         let mut rescorer = Rescorer::new(rules, &evidence);
         self.each(|recorded| {
             rescorer.see(&recorded.event).map_err(|e| at(recorded, &e))?;
@@ -72,7 +72,7 @@ impl Record {
 
     /// Follows what `suspects` and what `others` score otherwise have fed.
     pub fn taint(&self, suspects: Vec<Suspect>, others: Option<Rulebook>) -> Result<Tainted> {
-        let evidence = Stored(self.blobs.clone());
+        let evidence = Stored::new(self.blobs.clone());
         let mut tracer = Tracer::new(suspects);
         let judged = others.is_some();
         let mut rescorer = Rescorer::new(others.unwrap_or(Rulebook::of(&self.config)), &evidence);

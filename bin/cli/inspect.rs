@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 use events::event::Recorded;
-use events::ids::{Digest, RunId, Seq};
+use events::ids::{RunId, Seq};
 use serde_json::{Value, json};
 use store::OpenMode;
 
@@ -214,27 +214,4 @@ fn get(port: u16, path: &str) -> Result<Value> {
     stream.read_to_string(&mut reply)?;
     let (_, body) = reply.split_once("\r\n\r\n").context("the daemon's reply has no body")?;
     Ok(serde_json::from_str(body)?)
-}
-
-/// `kernelzero audit`.
-pub fn audit(home: &Path, run: Option<RunId>, head: Option<Digest>, as_json: bool) -> Result<Exit> {
-    let report = crate::audit::audit(home, run, head)?;
-    if as_json {
-        let value = json!({
-            "run": report.run, "events": report.events, "head": report.head.1,
-            "agrees": report.findings.is_empty(), "findings": report.findings,
-        });
-        println!("{value:#}");
-    } else {
-        for finding in report.findings.iter().take(50) {
-            println!("{finding}");
-        }
-        let verdict = match report.findings.len() {
-            0 => "everything agrees".to_owned(),
-            count => format!("{count} findings"),
-        };
-        let (run, events, head) = (report.run, report.events, report.head.1);
-        println!("run {run}: {events} events, head {head}: {verdict}");
-    }
-    Ok(if report.findings.is_empty() { Exit::Ok } else { Exit::No })
 }

@@ -82,12 +82,16 @@ fn not_packed() -> Error {
     Error::new(ErrorKind::InvalidData, "not what was compressed")
 }
 
-enum Failed {
+/// Which side of a copy failed.
+pub(crate) enum Failed {
+    /// Where it came from.
     Reading(Error),
+    /// Where it was to go.
     Writing(Error),
 }
 
-fn copy(from: &mut dyn Read, to: &mut dyn Write) -> Result<Digest, Failed> {
+/// Copies everything; returns its hash.
+pub(crate) fn copy(from: &mut dyn Read, to: &mut dyn Write) -> Result<Digest, Failed> {
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; CHUNK];
     loop {
@@ -127,6 +131,16 @@ impl Temporary {
                 return Ok(Self { file, path });
             }
         }
+    }
+
+    /// Where it lies until it is kept.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Gives the content its name; making it durable is the caller's to do.
+    pub fn name(self, path: &Path) -> Result<(), Error> {
+        fs::rename(&self.path, path)
     }
 
     /// Makes the content durable and gives it its name.

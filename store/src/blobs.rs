@@ -1,13 +1,15 @@
 //! Blobs in files: `<dir>/ab/<64 hexadecimal digits>`, written to `<dir>/tmp` first.
 
 use std::fs::{self, File};
-use std::io::{Error, ErrorKind};
+use std::io::{Error, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use events::ids::{BlobId, Digest};
 use events::log::{Blobs, LogError};
 
-use crate::blob_file::{self, BIG, ReadError, Temporary};
+use crate::blob_file::{self, BIG, Failed, ReadError, Temporary};
+use crate::blob_lock::BlobLock;
 use crate::error::io;
 use crate::segment::sync_dir;
 
@@ -15,6 +17,8 @@ use crate::segment::sync_dir;
 #[derive(Clone, Debug)]
 pub struct BlobDir {
     dir: PathBuf,
+    /// As long as anyone holds this, no blob goes away.
+    _users: Option<Arc<BlobLock>>,
 }
 
 impl BlobDir {
@@ -23,7 +27,14 @@ impl BlobDir {
         let temporary = dir.join("tmp");
         fs::create_dir_all(&temporary).map_err(io("cannot create", &temporary))?;
         blob_file::sweep(&temporary).map_err(io("cannot sweep", &temporary))?;
-        Ok(Self { dir: dir.to_owned() })
+        Ok(Self { dir: dir.to_owned(), _users: Some(Arc::new(BlobLock::shared(dir)?)) })
+    }
+
+    /// Opens the folder for looking only. Nothing is made; where the lock cannot be taken (it was
+    /// never made, or may not be opened) a `gc` meanwhile makes blobs go away under the reader.
+    pub(crate) fn read_only(dir: &Path) -> Result<Self, LogError> {
+        let lock = BlobLock::if_there(dir).map(Arc::new);
+        Ok(Self { dir: dir.to_owned(), _users: lock })
     }
 
     /// Where the blob lies, or would. Its bytes are not the content: see [`BlobDir::export_to`].
@@ -73,6 +84,57 @@ impl BlobDir {
         wrong.collect()
     }
 
+    /// Stores a blob from its stored form, checked. Not durable by itself.
+    pub(crate) fn put_stored(&self, id: BlobId, from: &mut dyn Read) -> Result<u64, LogError> {
+        let path = self.path(id);
+        let mut temporary = self.temporary()?;
+        blob_file::copy(from, &mut temporary.file).map_err(|failed| match failed {
+            Failed::Reading(e) => io("cannot read", &path)(e),
+            Failed::Writing(e) => io("cannot write", &path)(e),
+        })?;
+        blob_file::read(temporary.path(), id, &mut std::io::sink())
+            .map_err(|e| self.read_error(id, e, &path))?;
+        let bytes = temporary.file.metadata().map_err(io("cannot read", &path))?.len();
+        self.make_shard(id)?;
+        temporary.name(&path).map_err(io("cannot write", &path))?;
+        Ok(bytes)
+    }
+
+    /// Copies a blob to another folder, checked. Not durable by itself.
+    pub(crate) fn copy_to(&self, id: BlobId, other: &Self) -> Result<u64, LogError> {
+        let path = self.path(id);
+        let mut from = File::open(&path).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => self.read_error(id, ReadError::Missing, &path),
+            _ => io("cannot read", &path)(e),
+        })?;
+        other.put_stored(id, &mut from).map_err(|e| match e {
+            // What the copy is, the blob was.
+            LogError::Blob { .. } => self.read_error(id, ReadError::Damaged, &path),
+            other => other,
+        })
+    }
+
+    /// Moves a checked, durable file here as the blob `id`, unless that is there and sound.
+    pub(crate) fn adopt(&self, file: &Path, id: BlobId) -> Result<(), LogError> {
+        if self.is_sound(id) {
+            return Ok(());
+        }
+        self.make_shard(id)?;
+        let path = self.path(id);
+        fs::rename(file, &path).map_err(io("cannot write", &path))
+    }
+
+    /// Makes the names of all blobs durable.
+    pub(crate) fn sync(&self) -> Result<(), LogError> {
+        for entry in fs::read_dir(&self.dir).map_err(io("cannot list", &self.dir))? {
+            let path = entry.map_err(io("cannot list", &self.dir))?.path();
+            if path.is_dir() {
+                sync_dir(&path)?;
+            }
+        }
+        sync_dir(&self.dir)
+    }
+
     fn is_sound(&self, id: BlobId) -> bool {
         blob_file::read(&self.path(id), id, &mut std::io::sink()).is_ok()
     }
@@ -84,14 +146,16 @@ impl BlobDir {
 
     fn keep(&self, temporary: Temporary, id: BlobId) -> Result<(), LogError> {
         let path = self.path(id);
+        self.make_shard(id)?;
+        temporary.keep(&path).map_err(io("cannot write", &path))
+    }
+
+    fn make_shard(&self, id: BlobId) -> Result<(), LogError> {
         let shard = self.shard(id);
         match fs::create_dir(&shard) {
-            Err(e) if e.kind() != ErrorKind::AlreadyExists => {
-                return Err(io("cannot create", &shard)(e));
-            }
-            _ => {}
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(io("cannot create", &shard)(e)),
+            _ => Ok(()),
         }
-        temporary.keep(&path).map_err(io("cannot write", &path))
     }
 
     fn shard(&self, id: BlobId) -> PathBuf {

@@ -160,7 +160,16 @@ impl FileLog {
         from: Seq,
         mut each: impl FnMut(&Recorded, Digest) -> ControlFlow<()>,
     ) -> Result<(), LogError> {
-        walk(&self.views()?, from.0.max(1), &mut |item| each(&item.record, item.hash))
+        self.scan_owned(from, |record, hash| each(&record, hash))
+    }
+
+    /// [`FileLog::scan`] for who keeps the events.
+    pub fn scan_owned(
+        &self,
+        from: Seq,
+        mut each: impl FnMut(Recorded, Digest) -> ControlFlow<()>,
+    ) -> Result<(), LogError> {
+        walk(&self.views()?, from.0.max(1), &mut |item| each(item.record, item.hash))
     }
 
     /// Everything that may be read now: the ancestors' part, then the run's own.
@@ -168,6 +177,11 @@ impl FileLog {
         let mut views = self.ancestors.clone();
         views.push(self.current()?);
         Ok(views)
+    }
+
+    /// The run's own part of that.
+    pub(crate) fn own_view(&self) -> Result<View, LogError> {
+        self.current()
     }
 
     fn current(&self) -> Result<View, LogError> {

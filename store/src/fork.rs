@@ -36,6 +36,11 @@ impl Base {
             .map_err(|e| refused("cannot write", path, e.to_string()))
     }
 
+    /// What its file holds.
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>, LogError> {
+        self.text(Path::new(NAME)).map(String::into_bytes)
+    }
+
     /// The base of the run in `dir`, if it is a fork.
     pub(crate) fn read(dir: &Path) -> Result<Option<Self>, LogError> {
         let path = dir.join(NAME);

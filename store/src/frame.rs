@@ -19,7 +19,8 @@ pub(crate) const FRAME: usize = 24;
 pub(crate) const PAYLOAD_MAX: usize = 64 << 20;
 
 const MAGIC: &[u8; 8] = b"KZLOG\r\n\x1a";
-const VERSION: u32 = 1;
+/// Version of this layout.
+pub(crate) const VERSION: u32 = 1;
 
 /// What a segment says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,12 @@ impl Header {
         let crc = crc32fast::hash(&bytes[..52]);
         bytes[52..].copy_from_slice(&crc.to_le_bytes());
         bytes
+    }
+
+    /// The version of the layout, if it is a newer program's.
+    pub fn newer(bytes: &[u8; HEADER]) -> Option<u32> {
+        let sound = &bytes[..8] == MAGIC && u32_at(bytes, 52) == crc32fast::hash(&bytes[..52]);
+        Some(u32_at(bytes, 8)).filter(|version| sound && *version > VERSION)
     }
 
     /// The header in `bytes`, or the offset and the nature of what is wrong.

@@ -37,7 +37,8 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    fn encode(&self) -> [u8; LENGTH] {
+    /// The file's bytes.
+    pub fn encode(&self) -> [u8; LENGTH] {
         let mut bytes = [0; LENGTH];
         bytes[..8].copy_from_slice(&self.seq.to_le_bytes());
         bytes[8..40].copy_from_slice(&self.hash.0);

@@ -31,6 +31,11 @@ impl Home {
         Ok(Self { dir: dir.canonicalize().map_err(io("cannot open", dir))? })
     }
 
+    /// A home that is there already, with nothing made.
+    pub fn existing(dir: &Path) -> Result<Self, LogError> {
+        Ok(Self { dir: dir.canonicalize().map_err(io("cannot open", dir))? })
+    }
+
     /// Its folder.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -81,6 +86,11 @@ impl Home {
     /// The blobs of all runs.
     pub fn blobs(&self) -> Result<BlobDir, LogError> {
         BlobDir::open(&self.dir.join("blobs"))
+    }
+
+    /// The same for looking only: nothing is made or swept.
+    pub fn blobs_to_read(&self) -> Result<BlobDir, LogError> {
+        BlobDir::read_only(&self.dir.join("blobs"))
     }
 
     /// A run appears with everything it needs or not at all.

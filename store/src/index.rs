@@ -68,6 +68,13 @@ pub(crate) struct IndexSlot {
 }
 
 impl IndexSlot {
+    /// Removes the index.
+    pub fn discard(&mut self, dir: &Path) -> Result<(), std::io::Error> {
+        self.open = None;
+        seal::remove(dir)?;
+        if dir.exists() { fs::remove_dir_all(dir) } else { Ok(()) }
+    }
+
     /// Brings the index in `dir` up to the end of `views`, then asks it. What is damaged is built
     /// again once.
     pub fn ask<T>(

@@ -7,7 +7,9 @@ pub mod codec;
 pub mod conformance;
 
 mod blob_file;
+mod blob_lock;
 mod blobs;
+mod care;
 mod cursor;
 mod error;
 mod file_log;
@@ -28,6 +30,7 @@ mod walk;
 mod writer;
 
 pub use blobs::BlobDir;
+pub use care::{Collected, Copied, Imported, References, backup, export, gc, import, restore};
 pub use error::is_disk_full;
 pub use file_log::{Cut, FileLog, OpenMode, Options, RecoveryReport};
 pub use fork::Base;

@@ -9,7 +9,7 @@ use events::ids::Seq;
 use events::log::LogError;
 use uuid::Uuid;
 
-use crate::error::io;
+use crate::error::{io, refused};
 use crate::file_log::{FileLog, OpenMode};
 use crate::index::{Index, IndexError, Place};
 use crate::lineage::{View, walk};
@@ -58,6 +58,18 @@ impl FileLog {
                 Err(io("cannot index", &self.dir)(std::io::Error::other(why)))
             }
         }
+    }
+
+    /// Throws the index away and makes it anew from the segments. Refused to a reader.
+    pub fn rebuild_index(&self) -> Result<(), LogError> {
+        if self.mode == OpenMode::ReadOnly {
+            return Err(refused("cannot index", &self.dir, "it is open for reading only"));
+        }
+        let dir = self.dir.join("index");
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        index.discard(&dir).map_err(io("cannot remove", &dir))?;
+        drop(index);
+        self.index_now()
     }
 
     fn seqs(

@@ -6,10 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use events::ids::Seq;
 use events::log::LogError;
 
 use crate::error::{damaged, io};
-use crate::frame::{HEADER, Header};
+use crate::frame::{HEADER, Header, VERSION};
 
 /// Records between two entries of the sparse table.
 const STRIDE: u64 = 128;
@@ -61,6 +62,10 @@ impl Segment {
             ErrorKind::UnexpectedEof => damaged(&path, 0, first, "the segment's header is cut off"),
             _ => io("cannot read", &path)(e),
         })?;
+        if let Some(found) = Header::newer(&bytes) {
+            let [found, known] = [found, VERSION].map(|v| u16::try_from(v).unwrap_or(u16::MAX));
+            return Err(LogError::Newer { seq: Seq(first), found, known });
+        }
         let header =
             Header::decode(&bytes).map_err(|(at, what)| damaged(&path, at, first, what))?;
         if header.first != first {

@@ -99,7 +99,8 @@ fn verdicts(
         .collect()
 }
 
-fn module_group(
+/// The group of the modules of `set`, if it is complete; `ready` holds at least their tasks.
+pub(super) fn module_group(
     state: &RunState,
     config: &RunConfig,
     step: StepRef,
@@ -142,7 +143,8 @@ fn module_group(
     Some(Complete { group, step, scores: Scores::Modules(scores), cause })
 }
 
-fn kernel_group(
+/// The group of the kernels of `task`, if it is complete.
+pub(super) fn kernel_group(
     state: &RunState,
     config: &RunConfig,
     step: StepRef,

@@ -1,23 +1,30 @@
 //! Tests of the store from outside, on real files.
 #![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "tests")]
 
+mod archives;
+mod backups;
 mod blobs;
 mod codec;
 mod conforms;
 mod damage;
 mod disk_full;
 mod forks;
+mod gc;
 mod golden;
 mod index;
 mod killed;
+mod newer;
 mod owner;
 
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use events::event::{Actor, Event};
 use events::event::{Draft, Recorded};
+use events::ids::{BlobId, PolicyVersion, Role};
 use events::ids::{RunId, Seq};
+use events::log::Blobs;
 use events::log::{Log, LogError};
 use store::conformance::{draft, one_of_each};
 use store::{FileLog, Home, OpenMode, Options};
@@ -82,6 +89,52 @@ impl Place {
     fn verify(&self) -> Result<store::Report, LogError> {
         store::verify(&self.dir(), |_, _| ControlFlow::Continue(()))
     }
+}
+
+/// A family: run 1 with a blob of its own and many small segments, run 2 that branched from it in the
+/// middle and names another, run 3 beside them. Returns the home's folder and the blobs by run.
+fn family() -> (Place, Vec<BlobId>) {
+    let place = Place::new();
+    let blobs = place.home.blobs().unwrap();
+    let ids: Vec<BlobId> = (1..=3u8)
+        .map(|number| blobs.put(format!("blob of run {number}").repeat(50).as_bytes()).unwrap())
+        .collect();
+    let log = place.open_with(600);
+    log.append(vec![naming(ids[0]), draft(1), draft(2)]).unwrap();
+    for _ in 0..9 {
+        log.append(drafts(0..4)).unwrap();
+    }
+    drop(log);
+    let branch = place.home.fork_run(run(1), Seq(17), run(2)).unwrap();
+    branch.append(vec![naming(ids[1]), draft(3)]).unwrap();
+    drop(branch);
+    let other = place.home.create_run(run(3)).unwrap();
+    other.append(vec![naming(ids[2]), naming(ids[0])]).unwrap();
+    (place, ids)
+}
+
+/// An event that names `blob`.
+fn naming(blob: BlobId) -> Draft {
+    let policy = PolicyVersion { role: Role::Coder, steps: 1 };
+    let event = Event::CheckpointSaved { policy, files: vec![("model".into(), blob)] };
+    Draft { cause: None, actor: Actor::Trainer, event }
+}
+
+/// Every file below `dir` with its content.
+fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let (mut found, mut folders) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push((path.strip_prefix(dir).unwrap().to_owned(), fs::read(&path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
 }
 
 fn run(number: u64) -> RunId {

@@ -1,0 +1,112 @@
+//! A home that is being made: a folder beside the place where it will appear, which goes away
+//! unless it is published.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use events::log::LogError;
+
+use crate::blob_lock::BlobLock;
+use crate::blobs::BlobDir;
+use crate::error::{io, refused};
+use crate::home::Home;
+use crate::segment::sync_dir;
+
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub dir: PathBuf,
+    pub home: Home,
+    pub blobs: BlobDir,
+    published: bool,
+}
+
+impl Stage {
+    /// An empty home in `dir`. What someone who was killed left there is removed.
+    pub fn create(dir: PathBuf) -> Result<Self, LogError> {
+        let blobs = dir.join("blobs");
+        if blobs.is_dir() && BlobLock::alone(&blobs)?.is_none() {
+            return Err(refused("cannot create", &dir, "another process is making it just now"));
+        }
+        match fs::remove_dir_all(&dir) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(io("cannot remove", &dir)(e)),
+            _ => {}
+        }
+        fs::create_dir_all(&dir).map_err(io("cannot create", &dir))?;
+        let home = Home::open(&dir)?;
+        let blobs = home.blobs()?;
+        Ok(Self { dir, home, blobs, published: false })
+    }
+
+    /// Makes everything in it durable at once, which is much faster than file by file.
+    pub fn sync(&self) -> Result<(), LogError> {
+        let dir = File::open(&self.dir).map_err(io("cannot open", &self.dir))?;
+        nix::unistd::syncfs(&dir).map_err(|e| io("cannot sync", &self.dir)(e.into()))
+    }
+
+    /// Gives it its name, in one step. `to` must not exist, or hold nothing but empty folders.
+    pub fn publish(mut self, to: &Path) -> Result<(), LogError> {
+        self.sync()?;
+        clear(to)?;
+        fs::rename(&self.dir, to).map_err(io("cannot create", to))?;
+        self.published = true;
+        match to.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
+            _ => sync_dir(Path::new(".")),
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if !self.published {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// The folder beside `to` in which it is made.
+pub(crate) fn beside(to: &Path) -> Result<PathBuf, LogError> {
+    let Some(name) = to.file_name() else {
+        return Err(refused("cannot create", to, "give the name of a new folder"));
+    };
+    let mut partial = name.to_owned();
+    partial.push(".partial");
+    Ok(to.with_file_name(partial))
+}
+
+/// Refuses a place where something is.
+pub(crate) fn require_free(to: &Path) -> Result<(), LogError> {
+    if is_free(to)? {
+        return Ok(());
+    }
+    Err(refused("cannot write to", to, "something is there already: give the name of a new folder"))
+}
+
+/// Whether there is nothing but what an empty home has.
+fn is_free(to: &Path) -> Result<bool, LogError> {
+    let entries = match fs::read_dir(to) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(true),
+        Err(e) => return Err(io("cannot list", to)(e)),
+        Ok(entries) => entries,
+    };
+    for entry in entries {
+        let path = entry.map_err(io("cannot list", to))?.path();
+        let known = path.file_name().is_some_and(|name| {
+            ["runs", "blobs", "heads", "tmp", "lock"].iter().any(|known| name == *known)
+        });
+        if !known || (path.is_dir() && !is_free(&path)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Removes the empty folders of a home in which nothing ever happened.
+fn clear(to: &Path) -> Result<(), LogError> {
+    require_free(to)?;
+    match fs::remove_dir_all(to) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(io("cannot replace", to)(e)),
+        _ => Ok(()),
+    }
+}

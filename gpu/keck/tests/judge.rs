@@ -76,7 +76,7 @@ fn candidates_are_confined() {
         format!("assert not __import__('os').path.exists({:?})", canary.path()),
         "import socket\ntry:\n    socket.socket()\n    raise SystemExit('socket')\nexcept OSError:\n    pass".to_owned(),
         "import os\ntry:\n    os.fork()\n    raise SystemExit('fork')\nexcept OSError:\n    pass".to_owned(),
-        "import os\ntry:\n    open('/usr/keck-marker', 'w')\n    raise SystemExit('write')\nexcept OSError:\n    pass".to_owned(),
+        "import os\ntry:\n    os.open('/usr/keck-marker', os.O_CREAT | os.O_WRONLY)\n    raise SystemExit('write')\nexcept OSError:\n    pass".to_owned(),
         "import os\nassert os.getpid() == 1 and len([p for p in os.listdir('/proc') if p.isdigit()]) == 1".to_owned(),
         "import os\nassert os.environ.get('KECK_TEST_SECRET') is None and os.getuid() != 0 or os.getuid() == 0".to_owned(),
         "import os\ntry:\n    os.kill(0, 0)\n    os.setuid(0)\n    raise SystemExit('root')\nexcept OSError:\n    pass".to_owned(),
@@ -104,10 +104,10 @@ fn without_namespaces_the_rest_still_holds() {
     let honest = measure(&judge, &module, &case("kernels", "honest_leaky"));
     assert!(matches!(honest.execution, Execution::Ran { .. }), "{:?}", honest.execution);
     let canary = tempfile::NamedTempFile::new().unwrap();
-    for verb in ["open({p!r}).read()", "open({p!r}, 'w')"] {
+    for verb in ["os.open({p!r}, os.O_RDONLY)", "os.open({p!r}, os.O_WRONLY)"] {
         let action = verb.replace("{p!r}", &format!("{:?}", canary.path()));
         let code = format!(
-            "try:\n    {action}\n    raise SystemExit('reached')\nexcept OSError:\n    pass"
+            "import os\ntry:\n    {action}\n    raise SystemExit('reached')\nexcept OSError:\n    pass"
         );
         let found = measure(&judge, &module, &misbehaving(&code));
         assert!(matches!(found.execution, Execution::Ran { .. }), "{code}: {:?}", found.execution);

@@ -40,7 +40,7 @@ pub fn job(kernel: &str) -> Value {
 pub fn slow() -> Value {
     let mut job = job("honest_leaky");
     let source = job["candidate"].as_str().unwrap();
-    let count = "        for _ in range(100_000_000):\n            pass\n        return run_leaky";
+    let count = "        for _ in range(300_000_000):\n            pass\n        return run_leaky";
     let slow = source.replacen("        return run_leaky", count, 1);
     assert_ne!(slow, source);
     job["candidate"] = json!(slow);

@@ -12,6 +12,7 @@ use crate::exit::Exit;
 
 mod auditing;
 mod batch;
+mod branching;
 mod care;
 mod cases;
 mod coldstart;
@@ -210,16 +211,16 @@ impl Cli {
             Command::Gc(arguments) => care::gc(&home, &arguments),
             Command::Export { run, to } => care::export(&home, run, &to),
             Command::Import { from } => care::import(&home, &from),
-            Command::Restart { which, round } => run::restart(&home, which.run, round),
+            Command::Restart { which, round } => branching::restart(&home, which.run, round),
             Command::Fork { which, at, changes, only } => {
-                run::fork(&home, which.run, at, &changes, only)
+                branching::fork(&home, which.run, at, &changes, only)
             }
-            Command::Set { which, changes } => run::set(&home, which.run, &changes),
+            Command::Set { which, changes } => branching::set(&home, which.run, &changes),
             Command::Freeze { which, role, at_step } => {
-                run::set(&home, which.run, &[run::freezing(role, Some(at_step))])
+                branching::set(&home, which.run, &[branching::freezing(role, Some(at_step))])
             }
             Command::Thaw { which, role } => {
-                run::set(&home, which.run, &[run::freezing(role, None)])
+                branching::set(&home, which.run, &[branching::freezing(role, None)])
             }
             Command::JudgeBatch(arguments) => batch::judge_batch(&host, &arguments),
             Command::JudgeCases(arguments) => cases::judge_cases(&host, &arguments),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use events::event::{Event, Recorded};
-use events::ids::{Role, RunId};
+use events::ids::RunId;
 use events::log::Log;
 use events::state::{Position, RunState};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,7 +18,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use store::{FileLog, Home, OpenMode};
 
-use crate::branch::{At, Change};
 use crate::daemon;
 use crate::exit::{Exit, Usage};
 use crate::plan::Plan;
@@ -85,65 +84,6 @@ pub fn run(dir: &Path, arguments: &Arguments) -> Result<Exit> {
     launch(&home, &options, arguments.detach)
 }
 
-/// `kernelzero restart`.
-pub fn restart(dir: &Path, run: Option<RunId>, round: u32) -> Result<Exit> {
-    let branch = branched(dir, run, At::Round(round), &[])?;
-    launch(&Home::open(dir)?, &["--run".to_owned(), branch.to_string()], false)
-}
-
-/// `kernelzero fork`.
-pub fn fork(
-    dir: &Path,
-    run: Option<RunId>,
-    at: At,
-    changes: &[Change],
-    only: bool,
-) -> Result<Exit> {
-    let branch = branched(dir, run, at, changes)?;
-    if only {
-        return Ok(Exit::Ok);
-    }
-    launch(&Home::open(dir)?, &["--run".to_owned(), branch.to_string()], false)
-}
-
-fn branched(dir: &Path, run: Option<RunId>, at: At, changes: &[Change]) -> Result<RunId> {
-    let home = home_to_read(dir)?;
-    let parent = pick(&home, run)?;
-    let branch = crate::branch::fork(dir, Some(parent), at, changes, format!("branch at {at}"))?;
-    if daemon::about(&home.run_dir(parent)).is_some() {
-        println!("run {parent} goes on beside it: `stop --run {parent}` ends its daemon");
-    }
-    println!("branch {branch}");
-    Ok(branch)
-}
-
-/// `kernelzero set`, `freeze` and `thaw`. Not while a daemon has the run: its actors may just be
-/// deciding by the settings that would change.
-pub fn set(dir: &Path, run: Option<RunId>, changes: &[Change]) -> Result<Exit> {
-    let home = home_to_read(dir)?;
-    let run = pick(&home, run)?;
-    if daemon::about(&home.run_dir(run)).is_some() {
-        let text = format!(
-            "run {run} has a daemon: `kernelzero stop --run {run}`, change it, then `run --run {run}`"
-        );
-        return Err(Usage(text).into());
-    }
-    crate::branch::change_run(&home, run, changes)?;
-    for (key, value) in changes {
-        println!("run {run}: {key} = {}", value.as_deref().unwrap_or("(taken away)"));
-    }
-    Ok(Exit::Ok)
-}
-
-/// The setting that freezes a policy.
-pub fn freezing(role: Role, at: Option<u32>) -> Change {
-    let name = match role {
-        Role::Proposer => "proposer",
-        Role::Coder => "coder",
-    };
-    (format!("{name}.policy.freeze-at-step"), at.map(|at| at.to_string()))
-}
-
 /// `kernelzero stop`.
 pub fn stop(dir: &Path, run: Option<RunId>) -> Result<Exit> {
     let home = home_to_read(dir)?;
@@ -165,7 +105,7 @@ pub fn stop(dir: &Path, run: Option<RunId>) -> Result<Exit> {
 }
 
 /// Starts a daemon and watches what it runs.
-fn launch(home: &Home, options: &[String], detach: bool) -> Result<Exit> {
+pub(super) fn launch(home: &Home, options: &[String], detach: bool) -> Result<Exit> {
     let program = std::env::current_exe()?.with_file_name("kernelzerod");
     let log_path = home.dir().join("daemon.log");
     let log = std::fs::OpenOptions::new().create(true).append(true).open(&log_path)?;

@@ -7,19 +7,25 @@ use serde_json::json;
 use crate::error::Error;
 use crate::judge::Judge;
 use crate::reference::{AtFault, ReferenceTrial, derive, heard};
-use crate::session::{Reply, Session};
+use crate::session::{Answer, Reply, Session};
 
 impl Judge {
+    /// A worker that was told to import a module and build its model, and its answer.
+    pub(crate) fn load_module(&self, source: &str, seed: u64) -> Result<(Session, Answer), Error> {
+        let mut session = self.worker("module")?;
+        let question = json!({ "do": "load", "seed": derive(seed, "init", 0) });
+        let blobs = [("source", source.as_bytes())];
+        let answer = self.ask(&mut session, question, &blobs, self.config.import_timeout)?;
+        Ok((session, answer))
+    }
+
     /// A worker that has imported a module and built its model.
     pub(crate) fn load_reference(
         &self,
         source: &str,
         seed: u64,
     ) -> Result<Result<(Session, Reply), AtFault>, Error> {
-        let mut session = self.worker("module")?;
-        let question = json!({ "do": "load", "seed": derive(seed, "init", 0) });
-        let blobs = [("source", source.as_bytes())];
-        let answer = self.ask(&mut session, question, &blobs, self.config.import_timeout)?;
+        let (session, answer) = self.load_module(source, seed)?;
         Ok(heard(answer).map(|reply| (session, reply)))
     }
 

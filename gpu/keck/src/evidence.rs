@@ -11,7 +11,7 @@ use crate::judge::Judge;
 use crate::measure::MeasureJob;
 use crate::probe::Rates;
 use crate::roofline::traffic;
-use crate::timing::Bench;
+use crate::timing::{Bench, median};
 
 /// Calls that are profiled; each kernel's time is the median over them.
 const CALLS: usize = 5;
@@ -122,18 +122,16 @@ impl Bench<'_> {
 fn side(reply: &Value, bytes: u64, flops: u64, rates: Rates) -> Side {
     let calls: Vec<Vec<KernelSeen>> =
         serde_json::from_value(reply["calls"].clone()).unwrap_or_default();
-    let mut totals: Vec<u64> = calls.iter().map(|c| c.iter().map(|k| k.ns).sum()).collect();
-    totals.sort_unstable();
-    let ns = totals.get(totals.len() / 2).copied().unwrap_or(0);
+    let totals: Vec<u64> = calls.iter().map(|c| c.iter().map(|k| k.ns).sum()).collect();
+    let ns = median(&totals);
     let first = calls.first().map(Vec::as_slice).unwrap_or_default();
     let mut kernels = grouped(first);
     for kernel in &mut kernels {
-        let mut times: Vec<u64> = calls
+        let times: Vec<u64> = calls
             .iter()
             .map(|c| c.iter().filter(|k| k.name == kernel.name).map(|k| k.ns).sum())
             .collect();
-        times.sort_unstable();
-        kernel.ns = times[times.len() / 2];
+        kernel.ns = median(&times);
     }
     kernels.sort_by_key(|kernel| std::cmp::Reverse(kernel.ns));
     kernels.truncate(LISTED);

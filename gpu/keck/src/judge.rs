@@ -253,7 +253,7 @@ impl Judge {
             found.insert("driver".to_owned(), driver.to_owned());
         }
         if let Ok(tools) = Toolchain::find(&self.config.python) {
-            found.insert("nvcc".to_owned(), tools.version().to_owned());
+            found.insert("nvcc".to_owned(), tools.version());
         }
         found
     }

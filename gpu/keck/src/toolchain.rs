@@ -14,7 +14,6 @@ pub(crate) struct Toolchain {
     torch: PathBuf,
     python_include: PathBuf,
     known_torch: bool,
-    version: String,
     /// Whether the linker that reads torch's large libraries in a third of the time is there.
     gold: bool,
 }
@@ -48,9 +47,8 @@ impl Toolchain {
         let known_torch = torch_version(&torch) == Some(headers::TORCH);
         let gold =
             ["/usr/local/bin", "/usr/bin"].iter().any(|f| Path::new(f).join("ld.gold").exists());
-        let version = cuda_version(cuda);
         let cuda = cuda.to_owned();
-        Ok(Self { cuda, torch, nvcc, python_include, known_torch, version, gold })
+        Ok(Self { cuda, torch, nvcc, python_include, known_torch, gold })
     }
 
     /// What results depend on beside the source.
@@ -66,9 +64,9 @@ impl Toolchain {
         self.known_torch && recent && headers::serve(extension)
     }
 
-    /// Version of the CUDA toolkit.
-    pub fn version(&self) -> &str {
-        &self.version
+    /// Version of the CUDA toolkit, read from its header.
+    pub fn version(&self) -> String {
+        cuda_version(&self.cuda)
     }
 
     /// Where nvcc is.

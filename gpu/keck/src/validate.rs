@@ -37,13 +37,8 @@ impl Judge {
     /// for each float parameter with only that one perturbed.
     pub fn validate(&self, job: &ValidateJob) -> Result<ModuleRun, Error> {
         let _slot = self.slot();
-        let mut session = self.worker("module")?;
-        let question = json!({ "do": "load", "seed": derive(job.seed, "init", 0) });
-        let blobs = [("source", job.source.as_bytes())];
-        let loaded = match heard(
-            self.ask(&mut session, question, &blobs, self.config.import_timeout)?,
-            "import",
-        ) {
+        let (mut session, answer) = self.load_module(&job.source, job.seed)?;
+        let loaded = match heard(answer, "import") {
             Ok(reply) => reply,
             Err(run) => return Ok(run),
         };

@@ -1,9 +1,9 @@
 """What judging the same kernels many times shows. Usage: stability.py MANY LONG
 
-MANY and LONG are results of `judge-batch`, of pairs named `case#seed`: MANY each case several times,
-LONG each case once or more with many more turns. Prints one JSON object: verdicts that flipped, how
-many intervals of the speed-up hold the case's long median, and the median half-width of intervals
-relative to the speed-up. Tasks that are too small to rank are left out of the latter two, counted.
+MANY and LONG are results of `judge-batch`, of pairs named `case#seed`: MANY each case many times, LONG
+each case in several processes with more turns, whose median is held to be true. Prints one JSON object:
+verdicts that flipped; how many intervals of the speed-up hold the case's true median, of all tasks and of
+those that can be ranked; and the median half-width of the latter's intervals, relative to the speed-up.
 """
 
 import json
@@ -27,30 +27,32 @@ def main():
         outcomes.setdefault(case(row), set()).add(row["outcome"])
     for row in long:
         if row.get("speedup"):
-            ratios.setdefault(case(row), []).append((row["speedup"], row["timed_by"]))
-    held, widths, small, other, missed = [], [], 0, 0, {}
+            ratios.setdefault(case(row), []).append(row["speedup"])
+    intervals, missed = [], {}
     for row in many:
-        if not row.get("speedup"):
+        if not row.get("speedup") or case(row) not in ratios:
             continue
-        if row["too_small_to_rank"] or case(row) not in ratios:
-            small += 1
-            continue
-        truth = statistics.median(r for r, _ in ratios[case(row)])
-        if row["timed_by"] != ratios[case(row)][0][1]:
-            other += 1
-            continue
+        truth = statistics.median(ratios[case(row)])
         low, high = row["speedup_interval"]
-        held.append(low <= truth <= high)
-        widths.append((high - low) / 2 / row["speedup"])
-        if not held[-1]:
+        found = {"ranked": not row["too_small_to_rank"], "holds": low <= truth <= high,
+                 "half": (high - low) / 2 / row["speedup"]}
+        intervals.append(found)
+        if not found["holds"]:
             missed.setdefault(case(row), [round(truth, 3)]).append([round(low, 3), round(high, 3)])
+    ranked = [found for found in intervals if found["ranked"]]
     flips = {name: sorted(found) for name, found in outcomes.items() if len(found) > 1}
     print(json.dumps({
         "kernels": len(outcomes), "judged": len(many), "flips": flips,
-        "intervals": len(held), "hold": round(sum(held) / max(1, len(held)), 4),
-        "median_half_width": round(statistics.median(widths), 5) if widths else None,
-        "too_small": small, "timed_in_another_way": other, "missed": missed,
+        "all": summary(intervals), "ranked": summary(ranked), "missed": missed,
     }, indent=1))
+
+
+def summary(intervals):
+    if not intervals:
+        return {"intervals": 0}
+    return {"intervals": len(intervals),
+            "hold": round(sum(found["holds"] for found in intervals) / len(intervals), 4),
+            "median_half_width": round(statistics.median(found["half"] for found in intervals), 4)}
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ OUT=${OUT:?a folder for the tables}
 PY=${KERNELZERO_PYTHON:?a Python with torch, triton and nvcc}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 own=$here/gpu/keck/tests/cases
+sized=$here/benches/judge/sized
 cases=${KERNELZERO_JUDGE_CASES:-$own}
 tools=$here/benches/judge
 work=$(mktemp -d)
@@ -30,7 +31,7 @@ rate() { "$PY" -c "print('$1:', $2, 'candidates in', $3, 's,', round(60 * $2 / $
 
 peer() {
     for backend in triton cuda; do
-        pairs "$work/$backend.jsonl" "$cases" --backend $backend
+        pairs "$work/$backend.jsonl" "$sized" "$cases" --backend $backend
         # Both find torch's files in memory; what they compile is compiled anew.
         "$PY" -c 'import torch, triton'
         seconds=$(batch "judged-$backend" "$work/$backend.jsonl" "$plain" --profile paper)
@@ -48,10 +49,10 @@ peer() {
 
 tables() {
     for profile in strict paper; do
-        for set in "$own" "$cases"; do
-            [ "$profile $set" = "paper $own" ] && [ "$cases" != "$own" ] && continue
-            name=$profile-$( [ "$set" = "$own" ] && echo own || echo cases )
-            "$BIN/kernelzero" --host "$plain" judge-cases "$set" --timing --profile $profile \
+        for set in own sized cases; do
+            [ "$profile" = strict ] || [ $set = cases ] || continue
+            name=$profile-$set
+            "$BIN/kernelzero" --host "$plain" judge-cases "${!set}" --timing --profile $profile \
                 > "$OUT/$name.txt" 2>&1
             grep '^BAD' "$OUT/$name.txt" | cut -c1-160
             echo "$name: $(tail -1 "$OUT/$name.txt" | cut -c1-120)"
@@ -60,10 +61,10 @@ tables() {
 }
 
 stability() {
-    pairs "$work/many.jsonl" "$cases" "$own" --kinds honest --most 40 --repeat 10
-    pairs "$work/long.jsonl" "$cases" "$own" --kinds honest --most 40 --repeat 1
+    pairs "$work/many.jsonl" "$sized" "$cases" "$own" --kinds honest --most 40 --repeat 10
+    pairs "$work/long.jsonl" "$sized" "$cases" "$own" --kinds honest --most 40 --repeat 4
     rate "ten times" 400 "$(batch many "$work/many.jsonl" "$plain")"
-    rate "long" 40 "$(batch long "$work/long.jsonl" "$(host long 'timing-turns = 400')")"
+    rate "long" 160 "$(batch long "$work/long.jsonl" "$(host long 'timing-turns = 60')")"
     "$PY" "$tools/stability.py" "$OUT/many.jsonl" "$OUT/long.jsonl"
 }
 

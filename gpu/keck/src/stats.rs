@@ -67,6 +67,20 @@ fn fill(
     stats.hull = hull(points);
 }
 
+/// Values of a tensor that are not finite.
+pub fn nonfinite(blob: &Blob<'_>, index: usize) -> u64 {
+    let name = blob.entries.get(index).map(|e| e.dtype.as_str()).unwrap_or_default();
+    let dtype = DType::named(name).unwrap_or(DType::U8);
+    let values = blob.raw(index).chunks_exact(dtype.width());
+    let odd = match dtype {
+        DType::F32 => {
+            values.filter(|b| !f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_finite()).count()
+        }
+        _ => values.filter(|b| !dtype.value(b).is_finite()).count(),
+    };
+    odd as u64
+}
+
 fn note_reference(stats: &mut OutputStats, value: f64) {
     if value.is_finite() {
         stats.max_reference = stats.max_reference.max(value.abs());

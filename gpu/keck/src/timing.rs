@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use events::config::Rules;
 use events::outcome::{Failure, FailureKind, Sides, Times, Timing, Trial};
-use events::rules::speed::speed;
+use events::rules::speed::within;
 use serde_json::{Value, json};
 
 use crate::answer::{Stop, heard};
@@ -16,13 +15,13 @@ use crate::reference::{AtFault, Reference};
 use crate::session::{Answer, Reply, Session};
 
 /// Kinds of calls: as anyone makes them, with launches ahead of the device, and replays of a graph,
-/// ahead of it too.
+/// ahead of it too. The latter two take the time of the work alone.
 const ROUND: &str = "round";
 const AHEAD: &str = "ahead";
 const REPLAY: &str = "replay";
 /// Calls in a turn.
 pub(crate) const CALLS: usize = 3;
-/// Turns of calls before it is known whether replays follow, which count then.
+/// Turns of calls as anyone makes them.
 const FIRST_TURNS: usize = 5;
 /// Turns that count at most, unless more are asked for.
 const TURNS: usize = 60;
@@ -41,7 +40,11 @@ pub(crate) struct Bench<'a> {
     pub reference: &'a Reference,
     /// Which results are asked for is not known to anyone before the call is over.
     pub seed: u64,
+    /// Results that the candidate's worker keeps, and how many it has kept in all.
     pub looks: Vec<Look>,
+    pub kept: usize,
+    /// Calls of the last turn that were not launched ahead of the device; of the side with more.
+    late: u64,
     /// For how long the device stayed busy after the calls: candidate, reference.
     pub tails: [Vec<u64>; 2],
 }
@@ -84,6 +87,8 @@ impl Judge {
             reference,
             seed: job.seed,
             looks: Vec::new(),
+            kept: 0,
+            late: 0,
             tails: Default::default(),
         };
         let done = bench.open().and_then(|()| act(&mut bench));
@@ -104,11 +109,11 @@ impl Bench<'_> {
         self.roofline(&times)?;
         let mut checked = Vec::new();
         let mut replayed = Vec::new();
-        for index in 0..self.looks.len() {
-            match self.show(index) {
-                Ok(trial) if self.looks[index].kind == REPLAY => replayed.push(trial),
+        for look in std::mem::take(&mut self.looks) {
+            match self.show(look) {
+                Ok(trial) if look.kind == REPLAY => replayed.push(trial),
                 Ok(trial) => checked.push(trial),
-                Err(Stop::Candidate(_)) if self.looks[index].kind == REPLAY => times.graph = None,
+                Err(Stop::Candidate(_)) if look.kind == REPLAY => times.graph = None,
                 Err(stop) => return Err(stop),
             }
         }
@@ -143,6 +148,7 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// Calls as anyone makes them, then the work alone where it can be had.
     fn times(&mut self) -> Result<Times, Stop> {
         for _ in 0..2 {
             self.turn(ROUND, 1, 0)?;
@@ -154,21 +160,23 @@ impl Bench<'_> {
         let enough = self.enough();
         let mut alone = Sides::default();
         self.turns(AHEAD, &mut alone, 2..2)?;
+        if self.late == CALLS as u64 {
+            // One side waits for the device in each call, so that its launches cannot be ahead.
+            self.turns(ROUND, &mut eager, enough)?;
+            self.wall(&eager)?;
+            return Ok(Times { calls: CALLS as u32, eager, graph: None });
+        }
         let short = median(&alone.reference_ns) < SHORT_NS;
         let replayed = if short && self.captured()? { self.replayed()? } else { None };
-        let graph = match replayed {
-            None if short => {
-                self.turns(AHEAD, &mut alone, enough)?;
-                Some(alone)
-            }
+        let work = match replayed {
+            Some(sides) => sides,
             None => {
-                self.turns(AHEAD, &mut eager, enough)?;
-                None
+                self.turns(AHEAD, &mut alone, enough)?;
+                alone
             }
-            replayed => replayed,
         };
         self.wall(&eager)?;
-        Ok(Times { calls: CALLS as u32, eager, graph })
+        Ok(Times { calls: CALLS as u32, eager, graph: Some(work) })
     }
 
     /// Turns that are taken at least and at most.
@@ -178,16 +186,23 @@ impl Bench<'_> {
     }
 
     /// Times of replays; none where the candidate's replays are not right. A kernel that is launched on
-    /// another stream than the capturing one is not in the graph: no fault of an honest candidate.
+    /// another stream than the capturing one is not in the graph: no fault of an honest candidate. The
+    /// result of its one call then stands in the output, and may be right for one of the inputs.
     fn replayed(&mut self) -> Result<Option<Sides>, Stop> {
-        let mut sides = Sides::default();
-        let first = self.looks.len();
-        match self.turns(REPLAY, &mut sides, 1..1).and_then(|()| self.show(first)) {
-            Ok(seen) if self.judge.worth_timing(std::slice::from_ref(&seen), 1, self.reference) => {
-            }
-            Ok(_) | Err(Stop::Candidate(_)) => return Ok(None),
-            Err(world) => return Err(world),
+        let before = self.looks.len();
+        self.turn(REPLAY, CALLS, 0)?;
+        for index in 0..CALLS {
+            self.look_at(REPLAY, index)?;
         }
+        for look in self.looks.split_off(before) {
+            match self.show(look) {
+                Ok(seen)
+                    if self.judge.worth_timing(std::slice::from_ref(&seen), 1, self.reference) => {}
+                Ok(_) | Err(Stop::Candidate(_)) => return Ok(None),
+                Err(world) => return Err(world),
+            }
+        }
+        let mut sides = Sides::default();
         self.turns(REPLAY, &mut sides, self.enough())?;
         Ok(Some(sides))
     }
@@ -235,6 +250,8 @@ impl Bench<'_> {
             self.tails[0].extend(list(&mine["tails"]));
             self.tails[1].extend(list(&theirs["tails"]));
         }
+        let late = |side: &Value| side["late"].as_u64().unwrap_or(0);
+        self.late = late(&mine).max(late(&theirs));
         let (mine, theirs) = (list(&mine["ns"]), list(&theirs["ns"]));
         if mine.len() != calls || theirs.len() != calls || mine.contains(&0) {
             return Err(suspicious("a call has no time"));
@@ -251,11 +268,8 @@ impl Bench<'_> {
 }
 
 fn narrow(sides: &Sides) -> bool {
-    let times = Times { calls: CALLS as u32, eager: sides.clone(), graph: None };
-    speed(&Timing::Taken(times), Rules::Strict).is_some_and(|found| {
-        let (low, high) = found.interval;
-        (high - low) / 2.0 <= NARROW * found.ratio
-    })
+    within(sides, CALLS as u32)
+        .is_some_and(|(ratio, (low, high))| (high - low) / 2.0 <= NARROW * ratio)
 }
 
 pub(crate) fn suspicious(why: &str) -> Stop {

@@ -14,6 +14,9 @@ use crate::error::Error;
 
 /// Largest packet of JSON that is accepted.
 const MAX_PACKET: usize = 192 * 1024;
+const PAGE: usize = 4096;
+/// Memory from this size on is asked for in large pages.
+const LARGE: usize = 4 << 20;
 /// Most descriptors in one packet.
 const MAX_FDS: usize = 16;
 
@@ -40,9 +43,26 @@ pub fn read_memory_file(fd: OwnedFd, limit: u64) -> Option<Vec<u8>> {
     if length > limit {
         return None;
     }
-    let mut data = vec![0; usize::try_from(length).ok()?];
+    let mut data = zeroes(usize::try_from(length).ok()?);
     file.read_exact_at(&mut data, 0).ok()?;
     Some(data)
+}
+
+/// Memory for what is read, in large pages where it is large: they are there sooner.
+fn zeroes(length: usize) -> Vec<u8> {
+    let mut data = vec![0; length];
+    let skipped = data.as_ptr().align_offset(PAGE);
+    if length > LARGE && skipped < length {
+        // SAFETY: the range lies in the vector's own memory; the advice changes no content.
+        unsafe {
+            libc::madvise(
+                data.as_mut_ptr().add(skipped).cast(),
+                (length - skipped) / PAGE * PAGE,
+                libc::MADV_HUGEPAGE,
+            );
+        }
+    }
+    data
 }
 
 /// Sends one packet.

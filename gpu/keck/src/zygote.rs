@@ -161,6 +161,8 @@ fn command(config: &Config, device: &str) -> Command {
     command.env_clear();
     command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("LANG", "C.UTF-8");
     command.env("KECK_DEVICE", device).env("HOME", "/tmp").env("LOGNAME", "keck");
+    // Large tensors in large pages: they are there sooner.
+    command.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
     for threads in ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"] {
         command.env(threads, "1");
     }

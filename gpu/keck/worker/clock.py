@@ -22,7 +22,9 @@ now = time.perf_counter_ns
 FLUSH_MIB = 192
 FLUSH = []
 # A lead in ns, at least and at most, and cycles of a device in a ns, about.
-LEAD, LEAD_MAX, CYCLES = 200_000, 4_000_000, 2
+LEAD, LEAD_MAX, CYCLES = 60_000, 4_000_000, 2
+# A lead is twice the longest of so many launches before.
+LAUNCHES = 6
 
 
 def flush():
@@ -37,28 +39,29 @@ class Clock:
     """Times of calls with a cold L2 cache."""
 
     def __init__(self):
-        self.lead = LEAD
+        self.launches = [0] * LAUNCHES
+        self.count = 0
 
     def timed(self, call, ahead=False):
-        """Result, device time in ns of one call, and for how many ns the device was still busy when
-        the call's own stream had ended. With `ahead` the device waits for so long before the start
-        that launches are there before they are needed: else it waits for a slow process, and that
-        is not the kernel's time."""
+        """Result of one call; its device time in ns; for how many ns the device was still busy when
+        the call's own stream had ended; and whether the device had begun before all was launched.
+        With `ahead` it waits for so long before the start that launches are there before they are
+        needed: else it waits for a slow process, and that is not the kernel's time."""
         start, end = Event(enable_timing=True), Event(enable_timing=True)
         flush()
         began = now()
         if ahead:
-            sleep(self.lead * CYCLES)
+            sleep(min(LEAD_MAX, max(LEAD, 2 * max(self.launches))) * CYCLES)
         record(start)
         result = call()
         record(end)
-        launched = now() - began
-        if not ahead or query(start):
-            self.lead = min(LEAD_MAX, max(self.lead, 2 * launched))
+        late = query(start)
+        self.launches[self.count % LAUNCHES] = now() - began
+        self.count += 1
         wait(end)
         ended = now()
         synchronize()
-        return result, int(elapsed(start, end) * 1e6), now() - ended
+        return result, int(elapsed(start, end) * 1e6), now() - ended, late
 
 
 class Profiler:

@@ -113,7 +113,7 @@ class Session:
         return reply, out
 
     def run(self, stored):
-        values = wire.decode(bytearray(b"".join(stored)), self.device)
+        values = wire.decode(stored, self.device)
         result = self.model(*values)
         outputs = wire.flatten(result)
         self.tensors = all(isinstance(o, torch.Tensor) for o in outputs) and bool(outputs)
@@ -124,7 +124,7 @@ class Session:
         """The same trial in float64, so that the judge can see how well conditioned it is."""
         try:
             model = copy.deepcopy(self.model).double()
-            values = wire.decode(bytearray(b"".join(stored)), self.device)
+            values = wire.decode(stored, self.device)
             return wire.encode(wire.flatten(model(*widen(values))), contiguous=True)
         except Exception:  # many modules name float32 themselves; then there is no wide run
             return None

@@ -98,8 +98,9 @@ def extent(tensor):
 
 def raw(tensor):
     """The bytes of a tensor's extent, gaps included, on the host."""
-    span = torch.as_strided(tensor.detach(), (extent(tensor),), (1,)).cpu()
-    return memoryview(span.clone().view(torch.uint8).numpy()) if span.numel() else b""
+    span = torch.as_strided(tensor.detach(), (extent(tensor),), (1,))
+    kept = span.clone() if span.device.type == "cpu" else span.cpu()
+    return memoryview(kept.view(torch.uint8).numpy()) if kept.numel() else b""
 
 
 def encode(value, contiguous=False):
@@ -153,21 +154,27 @@ def to_tree(value, put):
 
 
 def decode(data, device):
-    """The value of a blob, its tensors on `device` with the strides they had."""
-    (length,) = struct.unpack_from("<Q", data)
-    header = json.loads(bytes(data[8:8 + length]))
-    base = 8 + length
+    """The value of a blob, or of the chunks that `encode` made, its tensors on `device` with the
+    strides they had. They share no memory with `data`."""
+    if isinstance(data, list):
+        header, part = data[1], lambda index, _: data[2 + 2 * index]
+    else:
+        (length,) = struct.unpack_from("<Q", data)
+        base, view = 8 + length, memoryview(data)
+        header = view[8:base]
+        part = lambda _, entry: view[base + entry["offset"]:][:entry["bytes"]]
+    header = json.loads(bytes(header))
 
-    def get(entry):
+    def get(index, entry):
         dtype = getattr(torch, entry["dtype"])
-        size = entry["bytes"]
-        if size == 0:
+        if entry["bytes"] == 0:
             return torch.empty(entry["shape"], dtype=dtype, device=device)
-        start = base + entry["offset"]
-        flat = torch.frombuffer(data[start:start + size], dtype=dtype).to(device)
+        data = part(index, entry)
+        data = bytearray(data) if device == "cpu" else data
+        flat = torch.frombuffer(data, dtype=dtype).to(device)
         return torch.as_strided(flat, entry["shape"], entry["strides"])
 
-    return from_tree(header["tree"], [get(e) for e in header["tensors"]])
+    return from_tree(header["tree"], [get(i, e) for i, e in enumerate(header["tensors"])])
 
 
 def from_tree(tree, tensors):

@@ -1,0 +1,17 @@
+"""Diagonal times matrix as KernelBench's level 1, 12."""
+
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, a, b):
+        return torch.diag(a) @ b
+
+
+def get_inputs():
+    return [torch.rand(4096), torch.rand(4096, 4096)]
+
+
+def get_init_inputs():
+    return []

@@ -209,11 +209,10 @@ pub enum Timing {
 pub struct Times {
     /// Calls in a turn.
     pub calls: u32,
-    /// Called from Python, as a user would. Of longer tasks all but the first turns have their
-    /// launches ahead of the device.
+    /// Called from Python, as a user would.
     pub eager: Sides,
-    /// The work alone, for short tasks: replays of CUDA graphs where both sides can be captured, else
-    /// calls whose launches are ahead of the device.
+    /// The work alone: of short tasks replays of CUDA graphs where both sides can be captured, else
+    /// calls whose launches are ahead of the device. None where a side waits for the device in its calls.
     pub graph: Option<Sides>,
 }
 

@@ -61,8 +61,8 @@ tables() {
 }
 
 stability() {
-    pairs "$work/many.jsonl" "$sized" "$cases" "$own" --kinds honest --most 40 --repeat 10
-    pairs "$work/long.jsonl" "$sized" "$cases" "$own" --kinds honest --most 40 --repeat 4
+    pairs "$work/many.jsonl" "$sized/kernels" "$cases" "$own" --kinds honest --most 40 --repeat 10
+    pairs "$work/long.jsonl" "$sized/kernels" "$cases" "$own" --kinds honest --most 40 --repeat 4
     rate "ten times" 400 "$(batch many "$work/many.jsonl" "$plain")"
     rate "long" 160 "$(batch long "$work/long.jsonl" "$(host long 'timing-turns = 60')")"
     "$PY" "$tools/stability.py" "$OUT/many.jsonl" "$OUT/long.jsonl"

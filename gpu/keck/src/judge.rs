@@ -10,7 +10,7 @@ use crate::cache::Cache;
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
-use crate::lease::{Held, Lease};
+use crate::lease::{Held, Lease, Whole};
 use crate::places::{Parked, Place, Places};
 use crate::probe::Rates;
 use crate::reference::Outcome;
@@ -227,12 +227,27 @@ impl Judge {
         session.hear(Duration::ZERO)
     }
 
-    /// The device for this thread alone, when nobody lingers on it any more. New ones do not begin
-    /// meanwhile, so that it comes to that.
+    /// The device for this thread alone, when nobody lingers on it.
     pub(crate) fn device_alone(&self) -> Held<'_> {
-        let held = self.lease.alone();
-        self.strain.settle();
-        held
+        self.unstrained(|| self.lease.alone())
+    }
+
+    /// The same for all that this thread does.
+    pub(crate) fn whole_device(&self) -> Whole<'_> {
+        self.unstrained(|| self.lease.whole())
+    }
+
+    /// Who waits for lingerers to end does not keep the device from others meanwhile. Some may begin to
+    /// linger while it waits for its turn.
+    fn unstrained<H>(&self, take: impl Fn() -> H) -> H {
+        let start = Instant::now();
+        loop {
+            self.strain.settle();
+            let held = take();
+            if self.strain.is_none() || start.elapsed() > LOST {
+                return held;
+            }
+        }
     }
 
     /// Isolation layers of the workers.

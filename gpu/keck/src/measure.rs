@@ -93,8 +93,7 @@ impl Judge {
         if whole.is_some() || !(memory || disturbed) {
             return first;
         }
-        let _whole = self.lease.whole();
-        self.strain.settle();
+        let _whole = self.whole_device();
         if memory {
             self.parked.clear();
         }

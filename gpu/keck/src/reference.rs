@@ -122,7 +122,7 @@ impl Judge {
         let outcome = self.run_reference(source, seed, trials, timed, key)?;
         match &outcome {
             Err(AtFault(_, text)) if others_took_it(text) => {
-                let _whole = self.lease.whole();
+                let _whole = self.whole_device();
                 self.parked.clear();
                 self.run_reference(source, seed, trials, timed, key)
             }

@@ -6,12 +6,16 @@ use crate::tensors::{Blob, DType};
 
 /// Values that are looked at before the hull is made small again.
 const CHUNK: usize = 1 << 12;
+/// Values that one thread looks at; more are shared among several. Always the same, so that sums are.
+const PART: usize = 1 << 20;
 
 /// Statistics of output `index` of two blobs of the same shape and dtype.
 pub fn compare(reference: &Blob<'_>, candidate: &Blob<'_>, index: usize) -> OutputStats {
     let name = reference.entries.get(index).map(|e| e.dtype.clone()).unwrap_or_default();
     let dtype = DType::named(&name).unwrap_or(DType::U8);
     let (left, right) = (reference.raw(index), candidate.raw(index));
+    let size = PART * dtype.width();
+    let pairs: Vec<_> = left.chunks(size).zip(right.chunks(size)).collect();
     let mut stats = OutputStats {
         dtype: name,
         elements: (left.len() / dtype.width()) as u64,
@@ -22,49 +26,93 @@ pub fn compare(reference: &Blob<'_>, candidate: &Blob<'_>, index: usize) -> Outp
         spread_reference: spread(left, dtype),
         hull: Vec::new(),
     };
-    match dtype {
+    for part in in_parts(&pairs, |pair| match dtype {
         // By far the most frequent; a choice for each value would take longer than the comparing.
-        DType::F32 => fill(&mut stats, (left, right), 4, false, |b| {
-            f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        }),
-        _ => fill(&mut stats, (left, right), dtype.width(), dtype.is_exact(), |b| dtype.value(b)),
+        DType::F32 => Part::of(*pair, 4, false, single),
+        _ => Part::of(*pair, dtype.width(), dtype.is_exact(), |b| dtype.value(b)),
+    }) {
+        stats.nonfinite_mismatches += part.nonfinite_mismatches;
+        stats.nonfinite_reference += part.nonfinite_reference;
+        stats.exact_mismatches += part.exact_mismatches;
+        stats.max_reference = stats.max_reference.max(part.max_reference);
+        stats.hull.extend(part.hull);
     }
+    stats.hull = hull(std::mem::take(&mut stats.hull));
     stats
 }
 
-fn fill(
-    stats: &mut OutputStats,
-    (left, right): (&[u8], &[u8]),
-    width: usize,
-    exact: bool,
-    value: impl Fn(&[u8]) -> f64,
-) {
-    let mut points = Vec::with_capacity(CHUNK);
-    // Of the points so far; nearly all others lie below it and are not kept.
-    let mut known: Vec<(f64, f64)> = Vec::new();
-    for (expected, found) in left.chunks_exact(width).zip(right.chunks_exact(width)) {
-        let a = value(expected);
-        note_reference(stats, a);
-        if expected == found {
-            continue;
-        }
-        stats.exact_mismatches += u64::from(exact);
-        let b = value(found);
-        if !a.is_finite() || !b.is_finite() {
-            stats.nonfinite_mismatches += u64::from(!same_nonfinite(a, b));
-        } else if a != b {
-            let point = (a.abs(), (a - b).abs());
-            if !dominated(&known, point) {
-                points.push(point);
+/// What `act` makes of each part, in their order, by as many threads as there are processors.
+fn in_parts<P: Sync, T: Send>(parts: &[P], act: impl Fn(&P) -> T + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(parts.len());
+    if threads <= 1 {
+        return parts.iter().map(act).collect();
+    }
+    let share = parts.len().div_ceil(threads);
+    std::thread::scope(|scope| {
+        let act = &act;
+        let work = |some| scope.spawn(move || <[P]>::iter(some).map(act).collect::<Vec<T>>());
+        let running: Vec<_> = parts.chunks(share).map(work).collect();
+        let ended = running.into_iter().map(|thread| thread.join());
+        ended
+            .flat_map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+fn single(bytes: &[u8]) -> f64 {
+    f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+/// Statistics of a part of an output.
+#[derive(Default)]
+struct Part {
+    nonfinite_mismatches: u64,
+    nonfinite_reference: u64,
+    exact_mismatches: u64,
+    max_reference: f64,
+    hull: Vec<(f64, f64)>,
+}
+
+impl Part {
+    fn of(
+        (left, right): (&[u8], &[u8]),
+        width: usize,
+        exact: bool,
+        value: impl Fn(&[u8]) -> f64,
+    ) -> Self {
+        let mut part = Self::default();
+        let mut points = Vec::with_capacity(CHUNK);
+        // Of the points so far; nearly all others lie below it and are not kept.
+        let mut known: Vec<(f64, f64)> = Vec::new();
+        for (expected, found) in left.chunks_exact(width).zip(right.chunks_exact(width)) {
+            let a = value(expected);
+            if a.is_finite() {
+                part.max_reference = part.max_reference.max(a.abs());
+            } else {
+                part.nonfinite_reference += 1;
+            }
+            if expected == found {
+                continue;
+            }
+            part.exact_mismatches += u64::from(exact);
+            let b = value(found);
+            if !a.is_finite() || !b.is_finite() {
+                part.nonfinite_mismatches += u64::from(!same_nonfinite(a, b));
+            } else if a != b {
+                let point = (a.abs(), (a - b).abs());
+                if !dominated(&known, point) {
+                    points.push(point);
+                }
+            }
+            if points.len() >= CHUNK {
+                points.append(&mut known);
+                known = hull(std::mem::take(&mut points));
             }
         }
-        if points.len() >= CHUNK {
-            points.append(&mut known);
-            known = hull(std::mem::take(&mut points));
-        }
+        points.append(&mut known);
+        part.hull = hull(points);
+        part
     }
-    points.append(&mut known);
-    stats.hull = hull(points);
 }
 
 /// Values of a tensor that are not finite.
@@ -73,20 +121,10 @@ pub fn nonfinite(blob: &Blob<'_>, index: usize) -> u64 {
     let dtype = DType::named(name).unwrap_or(DType::U8);
     let values = blob.raw(index).chunks_exact(dtype.width());
     let odd = match dtype {
-        DType::F32 => {
-            values.filter(|b| !f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_finite()).count()
-        }
+        DType::F32 => values.filter(|b| !single(b).is_finite()).count(),
         _ => values.filter(|b| !dtype.value(b).is_finite()).count(),
     };
     odd as u64
-}
-
-fn note_reference(stats: &mut OutputStats, value: f64) {
-    if value.is_finite() {
-        stats.max_reference = stats.max_reference.max(value.abs());
-    } else {
-        stats.nonfinite_reference += 1;
-    }
 }
 
 /// Both NaN, or the same infinity.
@@ -97,21 +135,29 @@ fn same_nonfinite(a: f64, b: f64) -> bool {
 /// Largest distance of a finite value from the mean of the finite values.
 pub fn spread(bytes: &[u8], dtype: DType) -> f64 {
     match dtype {
-        DType::F32 => spread_of(
-            bytes.chunks_exact(4).map(|b| f64::from(f32::from_le_bytes([b[0], b[1], b[2], b[3]]))),
-        ),
-        _ => spread_of(bytes.chunks_exact(dtype.width()).map(|b| dtype.value(b))),
+        DType::F32 => spread_of(bytes, 4, single),
+        _ => spread_of(bytes, dtype.width(), |b| dtype.value(b)),
     }
 }
 
-fn spread_of(values: impl Iterator<Item = f64> + Clone) -> f64 {
-    let finite = || values.clone().filter(|v| v.is_finite());
-    let (sum, count) = finite().fold((0.0, 0u64), |(sum, count), v| (sum + v, count + 1));
-    if count == 0 {
-        return 0.0;
+fn spread_of(bytes: &[u8], width: usize, value: impl Fn(&[u8]) -> f64 + Sync) -> f64 {
+    let parts: Vec<_> = bytes.chunks(PART * width).collect();
+    let finite = |part: &&[u8]| {
+        let values = part.chunks_exact(width).map(&value).filter(|v| v.is_finite());
+        values.fold((0.0, 0u64, f64::INFINITY, f64::NEG_INFINITY), |(sum, count, low, high), v| {
+            (sum + v, count + 1, v.min(low), v.max(high))
+        })
+    };
+    let of_all = |a: (f64, u64, f64, f64), b: (f64, u64, f64, f64)| {
+        (a.0 + b.0, a.1 + b.1, a.2.min(b.2), a.3.max(b.3))
+    };
+    match in_parts(&parts, finite).into_iter().reduce(of_all) {
+        Some((sum, count, low, high)) if count > 0 => {
+            let mean = sum / count as f64;
+            (high - mean).max(mean - low)
+        }
+        _ => 0.0,
     }
-    let mean = sum / count as f64;
-    finite().map(|v| (v - mean).abs()).fold(0.0, f64::max)
 }
 
 /// Whether a corner has a smaller reference and no smaller error: no tolerance lets it pass that does
@@ -201,6 +247,39 @@ mod tests {
         let start = std::time::Instant::now();
         let found = compare(&Blob::read(&a).unwrap(), &Blob::read(&b).unwrap(), 0);
         println!("{:?} for {count}: {} corners", start.elapsed(), found.hull.len());
+    }
+
+    #[test]
+    fn parts_make_the_whole() {
+        let bytes: Vec<u8> = (0..5u32).flat_map(|i| (i as f32).to_le_bytes()).collect();
+        assert_eq!(spread(&bytes, DType::F32), 2.0);
+        let parts: Vec<usize> = (0..1000).collect();
+        assert_eq!(in_parts(&parts, |p| p + 1), (1..1001).collect::<Vec<_>>());
+        assert_eq!(spread(&[], DType::F32), 0.0);
+    }
+
+    #[test]
+    fn an_error_in_any_part_is_seen() {
+        let mut data = vec![0u8; 4 * (2 * PART + 7)];
+        let blob = |data: &[u8]| {
+            let count = data.len() / 4;
+            let header = format!(
+                r#"{{"tree":0,"tensors":[{{"dtype":"float32","shape":[{count}],"strides":[1],"device":"cpu","offset":0,"bytes":{}}}]}}"#,
+                data.len()
+            );
+            let mut all = (header.len() as u64).to_le_bytes().to_vec();
+            all.extend(header.as_bytes());
+            all.extend(data);
+            all
+        };
+        let right = blob(&data);
+        let last = data.len() - 4;
+        data[last..].copy_from_slice(&3f32.to_le_bytes());
+        data[4 * PART..4 * PART + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+        let wrong = blob(&data);
+        let stats = compare(&Blob::read(&right).unwrap(), &Blob::read(&wrong).unwrap(), 0);
+        assert_eq!((stats.elements, stats.nonfinite_mismatches), (2 * PART as u64 + 7, 1));
+        assert_eq!(stats.hull, vec![(0.0, 3.0)]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 # reference: row_softmax
 # backend: triton
 # expect: rejected
-# accept: rejected, incorrect
+# accept: rejected, incorrect, compile_error, runtime_error
 import torch
 import torch.nn as nn
 import triton

@@ -96,6 +96,10 @@ fn a_batch_that_makes_no_sense_is_refused_by_line() {
         (r#"{"id": "a", "reference": "x"}"#.to_owned(), "give one of candidate"),
         (r#"{"id": "a", "refrence": "x", "candidate": "y"}"#.to_owned(), "refrence"),
         (r#"{"id": "a", "reference_file": "none.py", "candidate": "y"}"#.to_owned(), "none.py"),
+        (
+            format!("{good}\n{}", r#"{"id": "b", "reference": "x", "candidate_file": "no.py"}"#),
+            "line 2: cannot read",
+        ),
         (String::new(), "nothing to judge"),
     ] {
         std::fs::write(&input, bad).unwrap();

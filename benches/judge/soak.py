@@ -5,11 +5,13 @@ throughput of the first and the last fifth, the judge's descriptors, processes, 
 memory over time and at the end, and honest candidates that were not right.
 """
 
+import glob
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 
@@ -40,7 +42,7 @@ def descendants(pid):
 
 
 def state(pid, scratch):
-    files = sum(len(files) for _, _, files in os.walk(scratch)) if os.path.isdir(scratch) else 0
+    files = sum(len(files) for folder in glob.glob(scratch) for _, _, files in os.walk(folder))
     return {"descriptors": len(os.listdir(f"/proc/{pid}/fd")), "processes": descendants(pid),
             "scratch_files": files, "device_mib": device_mib()}
 
@@ -53,7 +55,7 @@ def main():
     started = time.monotonic()
     judge = subprocess.Popen([program, "--host", host, "judge-batch", pairs, "--out", out, "--timing"],
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    scratch = f"/tmp/kernelzero-{judge.pid}"
+    scratch = f"{tempfile.gettempdir()}/keck-{judge.pid}-*"
     times, states, done = [], [], 0
     while judge.poll() is None:
         time.sleep(0.05)
@@ -85,7 +87,7 @@ def main():
         "first_fifth_a_minute": rate(times[:fifth]), "last_fifth_a_minute": rate(times[-fifth:]),
         "honest_not_right": wrong, "states": states,
         "left": {"exit": judge.returncode, "processes": int(left or 0),
-                 "scratch": os.path.exists(scratch), "device_mib": device_mib() - before},
+                 "scratch": bool(glob.glob(scratch)), "device_mib": device_mib() - before},
     }, indent=1))
 
 

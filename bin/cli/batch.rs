@@ -92,14 +92,15 @@ impl Arguments {
             let wrong =
                 |what: String| Usage(format!("{} line {number}: {what}", self.input.display()));
             let line: Line = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+            let read = |file: PathBuf| lossy(&base.join(file)).map_err(|e| wrong(format!("{e:#}")));
             let reference = match (line.reference, line.reference_file) {
                 (Some(source), None) => source,
-                (None, Some(file)) => lossy(&base.join(file))?,
+                (None, Some(file)) => read(file)?,
                 _ => return Err(wrong("give one of reference, reference_file".into()).into()),
             };
             let candidate = match (line.candidate, line.candidate_file, line.answer) {
                 (Some(source), None, None) => source,
-                (None, Some(file), None) => lossy(&base.join(file))?,
+                (None, Some(file), None) => read(file)?,
                 (None, None, Some(answer)) => from_answer(&answer),
                 _ => {
                     let what = "give one of candidate, candidate_file, answer";

@@ -100,30 +100,23 @@ impl Ruling {
     }
 }
 
-/// A judge with a scratch of its own, removed at the end.
+/// A judge whose folders are removed at its end, or by the next one if it was killed.
 pub struct Standalone {
     /// The judge.
     pub judge: KeckJudge,
-    scratch: PathBuf,
+    scratch: keck::Scratch,
 }
 
 impl Standalone {
     /// Starts a judge for this process.
     pub fn new(host: &HostConfig) -> Result<Self> {
-        let scratch = std::env::temp_dir().join(format!("kernelzero-{}", std::process::id()));
-        std::fs::create_dir_all(&scratch)?;
-        Ok(Self { judge: KeckJudge::new(host, &scratch)?, scratch })
+        let folder = std::env::temp_dir();
+        Ok(Self { judge: KeckJudge::new(host, &folder)?, scratch: keck::Scratch::new(&folder)? })
     }
 
-    /// Its scratch folder.
+    /// A folder beside the judge's own.
     pub fn scratch(&self) -> &Path {
-        &self.scratch
-    }
-}
-
-impl Drop for Standalone {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.scratch);
+        self.scratch.path()
     }
 }
 

@@ -80,4 +80,5 @@ pub use judge::Judge;
 pub use measure::MeasureJob;
 pub use probe::Rates;
 pub use purity::POLICY_VERSION;
+pub use scratch::Scratch;
 pub use validate::ValidateJob;

@@ -4,7 +4,7 @@ use events::outcome::{Backend, Failure, FailureKind};
 use serde_json::Value;
 
 /// Version of the rules here and in [`crate::rules`]; stored with verdicts by the caller.
-pub const POLICY_VERSION: u32 = 3;
+pub const POLICY_VERSION: u32 = 4;
 
 /// Operators that allocate, view, copy or describe. Everything else is arithmetic that belongs to
 /// the candidate's own kernels, however small.

@@ -1,15 +1,20 @@
 """How a worker tells the judge that code written by a model raised."""
 
+import os
 import traceback
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 TAIL_LINES = 12
 TAIL_CHARS = 4000
 
 
 def failure(step, error):
-    """A message about an exception: where, its type's name, what it says, and where it was raised."""
+    """A message about an exception: where, its type's name, what it says, and where it was raised.
+    Lines of the worker itself say nothing to whoever wrote the code."""
     said = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    trace = "".join(traceback.format_tb(error.__traceback__)).rstrip().splitlines()
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+              if os.path.dirname(frame.filename) != HERE]
+    trace = "".join(traceback.format_list(frames)).rstrip().splitlines()
     text = said[-TAIL_LINES // 2:] + trace[-TAIL_LINES // 2:]
     names = []
     seen = error

@@ -41,6 +41,9 @@ fn check_node<'t>(source: &'t Source<'t>, names: &Names<'t>, node: Node<'t>) -> 
             if !part && tables::listed(tables::NAMES_REFUSED, name) {
                 return refuse("dynamic-code");
             }
+            if name == "__name__" && !part && !is_read(node) {
+                return refuse("main-guard");
+            }
             check_module_name(source, names, node)
         }
         "call" => {
@@ -72,6 +75,20 @@ fn check_node<'t>(source: &'t Source<'t>, names: &Names<'t>, node: Node<'t>) -> 
         }
         _ => None,
     }
+}
+
+/// Whether the module's name is only read: another would make the main program's code run.
+fn is_read(node: Node<'_>) -> bool {
+    const READS: [&str; 6] = [
+        "argument_list",
+        "binary_operator",
+        "comparison_operator",
+        "interpolation",
+        "parenthesized_expression",
+        "print_statement",
+    ];
+    let keyword = |parent: Node<'_>| parent.kind() == "keyword_argument" && is_field(node, "value");
+    node.parent().is_some_and(|parent| READS.contains(&parent.kind()) || keyword(parent))
 }
 
 /// Whether a case of `match` does more than compare with values.
@@ -107,23 +124,39 @@ fn check_import(source: &Source<'_>, node: Node<'_>) -> Option<String> {
         return Some(source.evidence("wildcard-import", node));
     }
     let module = source.field(node, "module_name");
-    let listed = children(node).into_iter().filter_map(|child| match child.kind() {
-        "aliased_import" => Some(source.field(child, "name")),
-        "dotted_name" => Some(source.text(child)),
-        _ => None,
-    });
-    for name in listed {
+    for child in children(node) {
+        let (name, alias) = match child.kind() {
+            "aliased_import" => (source.field(child, "name"), Some(source.field(child, "alias"))),
+            "dotted_name" => (source.text(child), None),
+            _ => continue,
+        };
         let full = match module {
             "" => name.to_owned(),
             module if module == name => module.to_owned(),
             module => format!("{module}.{name}"),
         };
+        let head = name.split('.').next().unwrap_or(name);
         let state = full.strip_prefix("torch.").is_some_and(tables::is_state_of_torch);
-        if state || tables::is_import_refused(&full) {
+        // The worker gives an empty module for it.
+        let harmless = module.is_empty()
+            && !matches!(head, "torch" | "triton")
+            && is_unused(source, alias.unwrap_or(head));
+        if !harmless && (state || tables::is_import_refused(&full)) {
             return Some(source.evidence("import", node));
         }
     }
     None
+}
+
+/// Whether a name occurs nowhere but in imports and in code that only the main program runs.
+fn is_unused(source: &Source<'_>, name: &str) -> bool {
+    all(source.root()).into_iter().filter(|n| n.kind() == "identifier").all(|n| {
+        let counts = |n: &Node<'_>| {
+            matches!(n.kind(), "import_statement" | "import_from_statement")
+                || source.is_main_guard(*n)
+        };
+        source.text(n) != name || std::iter::successors(Some(n), |n| n.parent()).any(|n| counts(&n))
+    })
 }
 
 /// Parts of torch that change the process, and of `os` that leave it.

@@ -109,4 +109,87 @@ mod tests {
         let text = HONEST.replace("slope", "sl\u{43e}pe");
         assert!(inspect_kernel(&text).is_err());
     }
+
+    /// An honest kernel with lines before its launch.
+    fn with(lines: &str) -> String {
+        let launch = HONEST.lines().find(|l| l.contains("forward(self")).unwrap();
+        let indent = " ".repeat(launch.len() - launch.trim_start().len() + 4);
+        let lines: String = lines.lines().map(|l| format!("{indent}{l}\n")).collect();
+        HONEST.replace(launch, &format!("{launch}\n{lines}"))
+    }
+
+    #[test]
+    fn only_the_main_program_is_not_looked_at() {
+        let text = |lines: &str| inspect_kernel(&format!("{HONEST}\n{lines}\n"));
+        for guard in ["__name__ == '__main__'", "\"__main__\" == __name__"] {
+            assert_eq!(
+                text(&format!("if {guard}:\n    exec('1')")),
+                Ok(Backend::Triton),
+                "{guard}"
+            );
+        }
+        assert_eq!(text("import logging\nlogging.getLogger(__name__)"), Ok(Backend::Triton));
+        for lines in [
+            "if __name__ == 'candidate':\n    exec('1')",
+            "if __name__ != '__main__':\n    exec('1')",
+            "if __name__ == '__main__':\n    pass\nelse:\n    exec('1')",
+            "if __name__ == '__main__' or True:\n    exec('1')",
+            "__name__ = '__main__'",
+            "for __name__ in ['__main__']:\n    pass",
+            "import math as __name__",
+            "def __name__():\n    pass",
+        ] {
+            assert!(text(lines).is_err(), "{lines}");
+        }
+    }
+
+    #[test]
+    fn imports_that_nobody_uses() {
+        let after = |lines: &str| format!("{HONEST}\n{lines}\n");
+        for lines in [
+            "import sys",
+            "import numpy as np, random",
+            "import os.path",
+            "import sys\nif __name__ == '__main__':\n    sys.exit(0)",
+        ] {
+            assert_eq!(inspect_kernel(&after(lines)), Ok(Backend::Triton), "{lines}");
+        }
+        for lines in [
+            "import sys\nx = sys",
+            "import sys as s\ns.modules",
+            "from sys import modules",
+            "import torch._C",
+            "import gc, numpy as np\nnp.ones(3)",
+        ] {
+            assert!(inspect_kernel(&after(lines)).is_err(), "{lines}");
+        }
+    }
+
+    #[test]
+    fn methods_of_containers_are_not_those_of_tensors() {
+        for lines in [
+            "sizes = [3, 1]\nsizes.sort()",
+            "seen = set()\nseen.add(1)\nfor s in seen:\n    pass",
+            "names = sorted([1])\nplace = names.index(1)",
+            "where = x.device.index",
+            "[2, 1].sort()",
+        ] {
+            assert_eq!(inspect_kernel(&with(lines)), Ok(Backend::Triton), "{lines}");
+        }
+        for lines in [
+            "sizes = [3, 1]\nsizes = x\nsizes.sort()",
+            "for sizes in [x]:\n    sizes.sort()",
+            "seen = set()\nwith open as seen:\n    seen.add(1)",
+            "(seen := x).add(x)",
+            "seen, y = x, []\nseen.add(x)",
+            "seen = []\n[seen.add(x) for seen in [x]]",
+            "x.add(x)",
+            "where = x.index",
+            "self.seen = []\nself.seen = x\nself.seen.add(x)",
+            "self.seen = []\nm = self\nm.seen = x\nself.seen.add(x)",
+            "self.seen = []\nsetattr(self, 'seen', x)\nself.seen.add(x)",
+        ] {
+            assert!(inspect_kernel(&with(lines)).is_err(), "{lines}");
+        }
+    }
 }

@@ -105,7 +105,16 @@ impl<'a> Source<'a> {
 
     /// `if __name__ == "__main__":`
     pub fn is_main_guard(&self, node: Node<'_>) -> bool {
-        node.kind() == "if_statement" && self.field(node, "condition").contains("__name__")
+        let condition: String = self
+            .field(node, "condition")
+            .split_whitespace()
+            .collect::<String>()
+            .replace('\'', "\"");
+        let main = "\"__main__\"";
+        node.kind() == "if_statement"
+            && (condition == format!("__name__=={main}")
+                || condition == format!("{main}==__name__"))
+            && node.child_by_field_name("alternative").is_none()
     }
 }
 

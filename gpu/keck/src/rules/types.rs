@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tree_sitter::Node;
 
 use super::names::Class;
-use super::syntax::all;
+use super::syntax::{all, is_field};
 use super::tables;
 use super::work::Inspector;
 
@@ -79,6 +79,76 @@ impl<'t> Inspector<'t, '_> {
         }
     }
 
+    /// Whether an expression is certainly a list, a set or a dictionary: a name or an attribute that the
+    /// unit, or else the whole file, binds to nothing else.
+    pub(super) fn is_container(&self, node: Node<'t>, unit: Node<'t>) -> bool {
+        let name = match node.kind() {
+            "identifier" => self.source.text(node),
+            "attribute" if self.source.field(node, "object") == "self" => {
+                self.source.field(node, "attribute")
+            }
+            _ => return self.makes_container(node),
+        };
+        let bindings = |scope: Node<'t>| -> Vec<bool> {
+            let same = all(scope).into_iter().filter(|n| n.kind() == node.kind());
+            let named = same.filter(|n| match n.kind() {
+                "identifier" => {
+                    self.source.text(*n) == name && !is_field(*n, "attribute") && !is_keyword(*n)
+                }
+                _ => self.source.field(*n, "attribute") == name,
+            });
+            named.filter_map(|n| self.binds_container(n)).collect()
+        };
+        let local = if node.kind() == "identifier" { bindings(unit) } else { Vec::new() };
+        let found = if local.is_empty() { bindings(self.source.root()) } else { local };
+        !found.is_empty() && found.into_iter().all(|fine| fine)
+    }
+
+    /// Whether a mention binds a name to a container; none if it only reads it.
+    fn binds_container(&self, node: Node<'t>) -> Option<bool> {
+        const READS: &str = "\
+            argument_list attribute binary_operator boolean_operator call comparison_operator \
+            conditional_expression dictionary expression_list expression_statement for_in_clause \
+            for_statement if_statement keyword_argument list not_operator parenthesized_expression \
+            return_statement slice subscript tuple while_statement";
+        let parent = node.parent()?;
+        if parent.kind() == "assignment" {
+            if is_field(node, "right") {
+                return None;
+            }
+            let value = parent.child_by_field_name("right");
+            return Some(is_field(node, "left") && value.is_some_and(|v| self.makes_container(v)));
+        }
+        let bound = is_field(node, "left") && parent.kind().starts_with("for_");
+        let written = parent.parent().is_some_and(|p| p.kind() == "assignment")
+            && is_field(parent, "left")
+            && parent.kind() != "subscript"
+            && parent.kind() != "attribute";
+        (bound || written || !tables::listed(READS, parent.kind())).then_some(false)
+    }
+
+    fn makes_container(&self, node: Node<'t>) -> bool {
+        match node.kind() {
+            "list"
+            | "set"
+            | "dictionary"
+            | "list_comprehension"
+            | "set_comprehension"
+            | "dictionary_comprehension" => true,
+            "call" => node.child_by_field_name("function").is_some_and(|called| {
+                let name = self.source.text(called);
+                let own = self.names.functions.contains_key(name)
+                    || self.names.classes.contains_key(name)
+                    || self.names.values.contains_key(name);
+                match self.names.resolve(called) {
+                    Some(full) => full == "collections.deque" || full == "collections.defaultdict",
+                    None => !own && tables::listed("list set dict sorted frozenset", name),
+                }
+            }),
+            _ => false,
+        }
+    }
+
     /// Whether an expression is an extension built by `load_inline`, whose functions are own.
     pub(super) fn is_extension(&self, node: Node<'t>, class: Option<&Class<'t>>) -> bool {
         let builds = |node: Node<'t>| {
@@ -106,4 +176,9 @@ impl<'t> Inspector<'t, '_> {
         }
         node.kind() == "call" && makes(node)
     }
+}
+
+/// Whether an identifier names an argument of a call.
+fn is_keyword(node: Node<'_>) -> bool {
+    node.parent().is_some_and(|p| p.kind() == "keyword_argument") && is_field(node, "name")
 }

@@ -26,7 +26,7 @@ impl<'t> Inspector<'t, '_> {
             let inner = mode == Mode::Init && self.is_kept_function(node, unit);
             let mode = if inner { Mode::Work } else { mode };
             self.check_name(node, mode).or_else(|| match mode {
-                Mode::Work => self.check_work(node, class, &tensors),
+                Mode::Work => self.check_work(node, unit, class, &tensors),
                 Mode::Kernel => self.check_kernel(node),
                 Mode::Init => None,
             })
@@ -107,12 +107,13 @@ impl<'t> Inspector<'t, '_> {
     fn check_work(
         &self,
         node: Node<'t>,
+        unit: Node<'t>,
         class: Option<&Class<'t>>,
         tensors: &BTreeSet<&'t str>,
     ) -> Option<String> {
         let refuse = |rule: &str| Some(self.source.evidence(rule, node));
         match node.kind() {
-            "attribute" => self.check_attribute(node, class),
+            "attribute" => self.check_attribute(node, unit, class),
             "call" => self.check_call(node, class),
             "binary_operator"
             | "comparison_operator"
@@ -145,7 +146,12 @@ impl<'t> Inspector<'t, '_> {
         if field.is_empty() { self.source.field(node, "operators") } else { field }
     }
 
-    fn check_attribute(&self, node: Node<'t>, class: Option<&Class<'t>>) -> Option<String> {
+    fn check_attribute(
+        &self,
+        node: Node<'t>,
+        unit: Node<'t>,
+        class: Option<&Class<'t>>,
+    ) -> Option<String> {
         if self.names.resolve(node).is_some() {
             return None;
         }
@@ -161,9 +167,13 @@ impl<'t> Inspector<'t, '_> {
         }
         let own =
             class.is_some_and(|c| c.methods.contains_key(name) || c.fields.contains_key(name));
+        let of_device =
+            name == "index" && !called && self.source.field(object, "attribute") == "device";
         if tables::computes(name)
             && !(on_self && (own || !called))
+            && !of_device
             && !self.is_extension(object, class)
+            && !self.is_container(object, unit)
         {
             return Some(self.source.evidence("tensor-method", node));
         }

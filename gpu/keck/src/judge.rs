@@ -141,8 +141,8 @@ impl Judge {
     }
 
     /// Puts a question whose answer needs the device together with others. While the worker says
-    /// that it only compiles, the device is another's; waiting to have it back is not its time.
-    /// Between two such words it has `patience`, in all it has `timeout`.
+    /// that it only compiles, the device is another's; while an autotuner measures, it is the worker's
+    /// alone. Waiting to have it is not its time. Between two such words it has `patience`, in all it has `timeout`.
     pub(crate) fn ask_sharing(
         &self,
         session: &mut Session,
@@ -155,16 +155,16 @@ impl Judge {
         }
         let name = question["do"].as_str().unwrap_or("?").to_owned();
         // Whoever is timed just now may take long: that is not the worker's time.
-        let mut shared = Some(self.lease.shared());
+        let mut held = Some(self.lease.shared());
         let (before, asked) = (self.strain.moment(), Instant::now());
         let mut deadline = asked + timeout;
-        let mut compiles = false;
+        let (mut compiles, mut tunes) = (false, false);
         session.put(question, blobs)?;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let answer = match compiles {
                 true => session.hear(left)?,
-                false => self.hear_on_device(session, &mut shared, patience.min(left))?,
+                false => self.hear_on_device(session, &mut held, patience.min(left))?,
             };
             match &answer {
                 Answer::TimedOut => session.disturbed = self.strain.by_others(before),
@@ -178,20 +178,19 @@ impl Judge {
                     return Ok(answer);
                 }
                 Some("starts") => {
-                    shared = None;
+                    held = None;
                     compiles = true;
                 }
-                Some("ends") => {
+                Some(next) => {
                     let start = Instant::now();
-                    // Never two at once by one thread.
-                    drop(shared.take());
-                    shared = Some(self.lease.shared());
-                    deadline += start.elapsed();
                     compiles = false;
+                    tunes = (tunes || next == "tunes") && next != "tuned";
+                    // Never two at once by one thread.
+                    drop(held.take());
+                    held = Some(if tunes { self.device_alone() } else { self.lease.shared() });
+                    deadline += start.elapsed();
                     session.tell("go");
                 }
-                // One more configuration of an autotuner is tried.
-                Some(_) => {}
             }
         }
     }
@@ -202,13 +201,13 @@ impl Judge {
     fn hear_on_device(
         &self,
         session: &mut Session,
-        shared: &mut Option<Held<'_>>,
+        held: &mut Option<Held<'_>>,
         patience: Duration,
     ) -> Result<Answer, Error> {
         if let Some(answer) = session.listen(LINGERS.min(patience))? {
             return Ok(answer);
         }
-        *shared = None;
+        *held = None;
         let start = Instant::now();
         let mut spent = LINGERS.min(patience);
         let mut first = session.lingers.get_or_insert_with(|| self.strain.lingerer()).is_first();

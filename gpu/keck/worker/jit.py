@@ -21,9 +21,12 @@ class Lease:
     def __init__(self):
         self.sock, self.depth = None, 0
 
-    def say(self, what):
+    def say(self, what, waits=False):
+        """Tells the judge what comes now; `waits` for its word that the device is there for it."""
         if self.sock:
             self.sock.send(b'{"compiling": "%s"}' % what)
+            if waits:
+                self.sock.recv(64)
 
     def __enter__(self):
         self.depth += 1
@@ -32,9 +35,8 @@ class Lease:
 
     def __exit__(self, *_):
         self.depth -= 1
-        if self.sock and self.depth == 0:
-            self.say(b"ends")
-            self.sock.recv(64)
+        if self.depth == 0:
+            self.say(b"ends", waits=True)
 
 
 LEASE = Lease()
@@ -51,12 +53,16 @@ def without_device(owner, name):
 
 
 def tuning():
-    """Trying many configurations takes long and is no sign of a kernel that hangs."""
+    """Trying many configurations takes long and is no sign of a kernel that hangs. Each is measured with
+    the device alone: else the choice depends on what others do."""
     inner = Autotuner._bench
 
     def bench(self, *args, **kwargs):
-        LEASE.say(b"tunes")
-        return inner(self, *args, **kwargs)
+        LEASE.say(b"tunes", waits=True)
+        try:
+            return inner(self, *args, **kwargs)
+        finally:
+            LEASE.say(b"tuned", waits=True)
 
     Autotuner._bench = bench
 

@@ -13,7 +13,7 @@ use events::outcome::{
 };
 use events::rules::extract::Extractor;
 use events::rules::speed::speed;
-use events::rules::verdict::verdict;
+use events::rules::verdict::{task_flags, verdict};
 use keck::{Build, BuildJob, HeadersPolicy, ValidateJob};
 use serde_json::{Value, json};
 
@@ -219,6 +219,10 @@ fn report(job: &MeasureJob, judged: &Judged, profile: Rules) -> Value {
         "speedup_interval": speed.map(|s| [s.interval.0, s.interval.1]),
         "timed_by": speed.map(|s| if s.graph { "work" } else { "calls" }),
         "too_small_to_rank": speed.map(|s| s.too_small),
+        "task_flags": match judged {
+            Judged::Measured(measurement) => task_flags(measurement),
+            Judged::Refused(_) => Vec::new(),
+        },
         "profile": profile,
         "headers": facts["headers"],
         "measurement": Digest::of(facts.to_string().as_bytes()).hex(),

@@ -76,6 +76,21 @@ fn values(
     Verdict::Correct { speedup: speed(timing, profile).map(|speed| speed.ratio) }
 }
 
+/// What is odd about the task itself, for who scores public benchmarks with and without such tasks:
+/// `constant` outputs, or outputs that look the `same` in all trials, whatever inputs and parameters are.
+pub fn task_flags(measurement: &Measurement) -> Vec<&'static str> {
+    let Execution::Ran { trials, .. } = &measurement.execution else { return Vec::new() };
+    if degenerate(trials) {
+        return vec!["constant"];
+    }
+    let looks = |trial: &Trial| -> Vec<(u64, u64)> {
+        let bits = |o: &OutputStats| (o.max_reference.to_bits(), o.spread_reference.to_bits());
+        trial.outputs.iter().map(bits).collect()
+    };
+    let same = trials.len() > 1 && trials.iter().all(|trial| looks(trial) == looks(&trials[0]));
+    if same { vec!["same"] } else { Vec::new() }
+}
+
 /// Constant outputs on every trial: any constant would be right.
 fn degenerate(trials: &[Trial]) -> bool {
     let mut outputs = trials.iter().flat_map(|trial| &trial.outputs).peekable();
@@ -145,6 +160,24 @@ mod tests {
             verdict(&zeros, Rules::Strict),
             Some(Verdict::WrongValue { trial: 0, output: 0 })
         );
+    }
+
+    #[test]
+    fn tasks_that_do_not_depend_on_their_inputs_are_flagged() {
+        let flags = |outputs: [f64; 2], spread: Option<f64>| {
+            let mut found = measured(outputs[0], vec![], 1);
+            let Execution::Ran { trials, .. } = &mut found.execution else { unreachable!() };
+            trials.push(trials[0].clone());
+            trials[1].outputs[0].max_reference = outputs[1];
+            for trial in trials {
+                let stats = &mut trial.outputs[0];
+                stats.spread_reference = spread.unwrap_or(stats.spread_reference);
+            }
+            task_flags(&found)
+        };
+        assert_eq!(flags([1.0, 2.0], None), Vec::<&str>::new());
+        assert_eq!(flags([1.0, 1.0], None), ["same"]);
+        assert_eq!(flags([1.0, 2.0], Some(0.0)), ["constant"]);
     }
 
     #[test]

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use actors::Bus;
 use anyhow::Result;
+use events::config::change::any_time;
 use events::event::{Actor, Event};
 use events::ids::{Digest, Role, RunId, Seq};
 use events::log::Log;
+use events::state::{OpenStep, RunState};
 use store::{FileLog, Home, OpenMode};
 
 use crate::exit::Usage;
@@ -103,35 +105,32 @@ pub fn fork(
         let last = log.head().0;
         Usage(format!("run {parent} has no {at}; its last event is {last}: see `kernelzero log`"))
     })?;
-    check(&log, seq, changes)?;
+    let changes = check(&log, seq, changes)?;
     drop(log);
     let run = new_run_id()?;
     let log: Arc<dyn Log> = Arc::new(home.fork_run(parent, seq, run)?);
     let bus = Bus::open(log, Arc::new(home.blobs()?))?;
     let forked = Event::RunForked { run, parent, parent_head, reason };
-    let events =
-        std::iter::once(forked).chain(changes.iter().map(event)).map(|event| (Some(seq), event));
+    let events = std::iter::once(forked).chain(changes).map(|event| (Some(seq), event));
     bus.append(Actor::RunControl, events.collect())?;
     Ok(run)
 }
 
-/// Changes settings of a run that no daemon has: all of them, or none with the reason.
-pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<()> {
+/// Changes settings of a run that no daemon has: all of them, or none with the reason. Returns what was
+/// recorded.
+pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<Vec<Event>> {
     let log = home.open_run(run, OpenMode::Own)?;
     let last = log.head().0;
-    check(&log, last, changes)?;
+    let events = check(&log, last, changes)?;
     let bus = Bus::open(Arc::new(log), Arc::new(home.blobs()?))?;
-    bus.append(Actor::RunControl, changes.iter().map(|c| (Some(last), event(c))).collect())?;
-    Ok(())
+    bus.append(Actor::RunControl, events.iter().map(|e| (Some(last), e.clone())).collect())?;
+    Ok(events)
 }
 
-fn event((key, value): &Change) -> Event {
-    Event::SettingChanged { key: key.clone(), value: value.clone() }
-}
-
-/// Fails before anything is made if a change cannot be made there.
-fn check(log: &FileLog, at: Seq, changes: &[Change]) -> Result<()> {
-    let mut state = events::state::RunState::default();
+/// The events that the changes make after `at`: each acts at once, or from the next step on if one is
+/// open. Fails before anything is made if a change cannot be made there.
+fn check(log: &FileLog, at: Seq, changes: &[Change]) -> Result<Vec<Event>> {
+    let mut state = RunState::default();
     let mut broken = None;
     log.scan(Seq(1), |recorded, _| {
         broken = state.apply(recorded.seq, &recorded.event).err();
@@ -143,10 +142,19 @@ fn check(log: &FileLog, at: Seq, changes: &[Change]) -> Result<()> {
     if let Some(illegal) = broken {
         return Err(illegal.into());
     }
-    for (seq, change) in (at.0 + 1..).zip(changes) {
-        state.apply(Seq(seq), &event(change)).map_err(|illegal| Usage(illegal.why))?;
+    let mut events = Vec::new();
+    for (seq, (key, value)) in (at.0 + 1..).zip(changes) {
+        let (key, value) = (key.clone(), value.clone());
+        let event = match state.next_step() {
+            Some(from) if state.open != OpenStep::default() && !any_time(&key) => {
+                Event::SettingPlanned { key, value, from }
+            }
+            _ => Event::SettingChanged { key, value },
+        };
+        state.apply(Seq(seq), &event).map_err(|illegal| Usage(illegal.why))?;
+        events.push(event);
     }
-    Ok(())
+    Ok(events)
 }
 
 /// `KEY=VALUE`, or `KEY=` to take a setting away that need not be there.

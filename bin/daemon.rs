@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
+use actors::attached::Gate;
 use actors::shells::Limits;
 use actors::system::{End, run};
 use actors::{Bus, Shells};
@@ -14,11 +15,12 @@ use clap::Parser;
 use events::ids::RunId;
 use store::{Home, OpenMode};
 
+use crate::attach::socket::Doors;
 use crate::engine::ChildEngine;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::KeckJudge;
-use crate::plan::Plan;
+use crate::plan::{Plan, fits};
 use crate::runs::{pick, require_blobs, unfinished};
 use crate::summary;
 
@@ -81,6 +83,9 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     let about = serde_json::json!({ "pid": std::process::id(), "port": address.port() });
     std::fs::write(&port_file, about.to_string())?;
     serve_status(listener, bus.clone())?;
+    let machine = host.clone();
+    let gate = Gate::new(bus.clone(), move |config| fits(config, &machine))?;
+    let doors = Doors::open(&run_dir, id, gate)?;
     tracing::info!(run = %id, %address, "running");
     let limits = Limits { samples: host.samples_per_append, judges: host.judges() };
     let shells = Shells::new(Box::new(engine), judge, limits);
@@ -91,6 +96,7 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
         let _ = std::fs::remove_dir_all(run_dir.join(folder));
     }
     let exit = end.map_err(Into::into).and_then(|end| finish(end, &bus, arguments, &stopped));
+    doors.close();
     let _ = std::fs::remove_file(&port_file);
     exit
 }

@@ -1,0 +1,12 @@
+//! Actors that are attached to a running system: over the socket, as processes, by command.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../cli/mod.rs"]
+mod cli;
+mod clients;
+#[path = "../common/mod.rs"]
+mod common;
+mod freezing;
+mod hall;
+mod protocol;
+mod settings;

@@ -1,8 +1,9 @@
 //! The other side of the socket: a process that is attached.
 
-use std::io::{BufReader, Write};
+use std::io::{self, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use actors::attached::{Answer, Hello, Outcome, Reply, read_line};
 use anyhow::{Context, Result, anyhow};
@@ -11,6 +12,9 @@ use events::intent::Intent;
 use serde_json::json;
 
 use super::place;
+
+/// How long a daemon may take from owning its run to opening its socket.
+const STARTING: Duration = Duration::from_secs(10);
 
 /// A connection that was let in.
 pub struct Connection {
@@ -30,8 +34,11 @@ impl Connection {
         // Whoever is gone is told of by the error of a write, not by the end of this process.
         // SAFETY: called with constants; no handler of this program is replaced.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-        let stream = place::connect(run_dir).with_context(|| {
-            format!("connecting to the daemon of the run in {}", run_dir.display())
+        let stream = patiently(run_dir).with_context(|| {
+            let place = run_dir.display();
+            format!(
+                "the daemon of the run in {place} takes no connections: it is starting or ending"
+            )
         })?;
         writeln!(&stream, "{}", json!({ "hello": hello }))?;
         let mut lines = BufReader::new(stream.try_clone()?);
@@ -52,6 +59,25 @@ impl Connection {
                 Some(_) => {}
                 None => return Err(anyhow!("the daemon is gone")),
             }
+        }
+    }
+}
+
+/// Connects, and waits for a daemon that has only just taken the run.
+fn patiently(run_dir: &Path) -> io::Result<UnixStream> {
+    let end = Instant::now() + STARTING;
+    loop {
+        match place::connect(run_dir) {
+            Err(error)
+                if Instant::now() < end
+                    && matches!(
+                        error.kind(),
+                        ErrorKind::NotFound | ErrorKind::ConnectionRefused
+                    ) =>
+            {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            connected => return connected,
         }
     }
 }

@@ -64,6 +64,7 @@ impl Doors {
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().enumerate() {
                 match stream {
+                    _ if inside.closing.load(Ordering::SeqCst) => break,
                     Ok(stream) => inside.clone().accept(number, stream),
                     Err(error) => {
                         tracing::warn!(%error, "a connection to the socket failed");
@@ -77,8 +78,10 @@ impl Doors {
 
     /// Lets readers take what is left, for a few seconds, and ends all connections.
     pub fn close(self) {
-        place::remove(&self.run_dir);
         self.shared.closing.store(true, Ordering::SeqCst);
+        // Whoever waits for connections sees that it is over.
+        drop(place::connect(&self.run_dir));
+        place::remove(&self.run_dir);
         self.shared.bell.ring();
         self.wait(LAST);
         for (_, stream) in lock(&self.shared.streams).iter() {
@@ -97,12 +100,10 @@ impl Doors {
 
 impl Shared {
     fn accept(self: Arc<Self>, number: usize, stream: UnixStream) {
-        let full = self.connections.fetch_add(1, Ordering::SeqCst) >= MOST;
-        if full || self.closing.load(Ordering::SeqCst) {
+        if self.connections.fetch_add(1, Ordering::SeqCst) >= MOST {
             self.connections.fetch_sub(1, Ordering::SeqCst);
-            let why = if full { "too many are attached" } else { "the daemon ends" };
             let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
-            let _ = (&stream).write_all(end(why).as_bytes());
+            let _ = (&stream).write_all(end("too many are attached").as_bytes());
             return;
         }
         if let Ok(copy) = stream.try_clone() {

@@ -13,8 +13,10 @@ use actors::{Bus, Shells};
 use anyhow::{Context, Result};
 use clap::Parser;
 use events::ids::RunId;
+use events::log::Blobs;
 use store::{Home, OpenMode};
 
+use crate::attach::residents::Residents;
 use crate::attach::socket::Doors;
 use crate::engine::ChildEngine;
 use crate::exit::{Exit, Usage};
@@ -85,6 +87,9 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     serve_status(listener, bus.clone())?;
     let machine = host.clone();
     let gate = Gate::new(bus.clone(), move |config| fits(config, &machine))?;
+    // Before any work: what they ask for at once is recorded first.
+    let blobs: Arc<dyn Blobs> = Arc::new(home.blobs()?);
+    let residents = Residents::start(&gate, &blobs)?;
     let doors = Doors::open(&run_dir, id, gate)?;
     tracing::info!(run = %id, %address, "running");
     let limits = Limits { samples: host.samples_per_append, judges: host.judges() };
@@ -96,6 +101,7 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
         let _ = std::fs::remove_dir_all(run_dir.join(folder));
     }
     let exit = end.map_err(Into::into).and_then(|end| finish(end, &bus, arguments, &stopped));
+    residents.close();
     doors.close();
     let _ = std::fs::remove_file(&port_file);
     exit

@@ -9,12 +9,15 @@ use std::io::{self, BufRead, Write};
 use events::event::Recorded;
 use events::ids::{RunId, Seq};
 use events::intent::Intent;
+use events::log::Log;
 use serde_json::{Value, json};
 
+mod built_in;
 mod feed;
 mod gate;
 mod line;
 
+pub use built_in::built_in;
 pub use feed::{Bell, Feed};
 pub use gate::{Gate, Session};
 pub use line::{Answer, Filter, Hello, LINE_MAX, Outcome, PROTOCOL, Reply, actor_name, read_line};
@@ -24,6 +27,12 @@ pub trait Attached: Send {
     /// What it wants to see; everything if it does not say.
     fn filter(&self) -> Filter {
         Filter::default()
+    }
+
+    /// Where in the log it begins, whose last event is `last`; at the first event if it does not say.
+    fn after(&mut self, last: Seq) -> Seq {
+        let _ = last;
+        Seq(0)
     }
 
     /// Sees one event, in the log's order, and says what it asks for.
@@ -72,6 +81,60 @@ pub fn drive(
         output.flush()?;
     }
     Ok(())
+}
+
+/// An actor with its place in the log.
+pub struct Tended {
+    actor: Box<dyn Attached>,
+    feed: Feed,
+    /// The log's last event when it came; none once it has seen that.
+    last: Option<Seq>,
+}
+
+impl Tended {
+    /// An actor that comes while `last` is the log's last event.
+    pub fn new(mut actor: Box<dyn Attached>, last: Seq) -> Self {
+        let feed = Feed::new(actor.after(last), actor.filter());
+        Self { actor, feed, last: Some(last) }
+    }
+
+    /// Lets it see the next events, and has `ask` done what it wants; whether there were none. The error
+    /// is the actor's.
+    pub fn lot(
+        &mut self,
+        log: &dyn Log,
+        ask: &mut dyn FnMut(Intent) -> Result<Outcome, String>,
+    ) -> Result<bool, String> {
+        let read = self.feed.next(log).map_err(|error| error.to_string())?;
+        let dry = read.is_none();
+        for recorded in read.into_iter().flatten() {
+            let asked = self.actor.see(&recorded)?;
+            self.ask(asked, ask)?;
+        }
+        if self.last.is_some_and(|last| dry || self.feed.after() >= last) {
+            self.last = None;
+            let asked = self.actor.caught_up()?;
+            self.ask(asked, ask)?;
+        }
+        Ok(dry)
+    }
+
+    /// Whether it has seen what was there when it came.
+    pub fn is_caught_up(&self) -> bool {
+        self.last.is_none()
+    }
+
+    fn ask(
+        &mut self,
+        asked: Vec<Intent>,
+        ask: &mut dyn FnMut(Intent) -> Result<Outcome, String>,
+    ) -> Result<(), String> {
+        for intent in asked {
+            let outcome = ask(intent)?;
+            self.actor.answered(&Answer { id: Value::Null, outcome });
+        }
+        Ok(())
+    }
 }
 
 /// The first line of a gate: whom one has reached.

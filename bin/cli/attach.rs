@@ -5,12 +5,15 @@ use std::net::Shutdown;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use actors::attached::{Answer, Feed, Filter, Hello, Outcome, PROTOCOL, Reply, read_line, welcome};
+use actors::attached::{
+    Answer, Attached, Feed, Filter, Hello, Outcome, PROTOCOL, Reply, Tended, read_line, welcome,
+};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
+use events::config::BuiltIn;
 use events::ids::{RunId, Seq};
 use events::intent::ActorName;
 use events::log::Log;
@@ -19,6 +22,7 @@ use serde_json::Value;
 use store::{FileLog, OpenMode};
 
 use crate::attach::client::{Connection, next};
+use crate::attach::make;
 use crate::daemon;
 use crate::exit::{Exit, Usage};
 use crate::runs::{home_to_read, pick};
@@ -40,9 +44,23 @@ pub struct Arguments {
     /// It sees only events of these actors, such as `trainer`.
     #[arg(long, value_delimiter = ',')]
     actors: Option<Vec<String>>,
+    /// A built-in actor instead of a program, as a config names it, such as
+    /// `kind = "tap", file = "events.jsonl"`.
+    #[arg(long, conflicts_with_all = ["command", "after", "events", "actors"], value_parser = built_in)]
+    actor: Option<BuiltIn>,
     /// The program: events come on its standard input, intents go on its standard output.
-    #[arg(last = true, required = true)]
+    #[arg(last = true, required_unless_present = "actor")]
     command: Vec<String>,
+}
+
+fn built_in(text: &str) -> Result<BuiltIn, String> {
+    #[derive(serde::Deserialize)]
+    struct Line {
+        actor: BuiltIn,
+    }
+    let line: Line = toml::from_str(&format!("actor = {{ {text} }}"))
+        .map_err(|e| e.to_string().trim_end().lines().last().unwrap_or_default().to_owned())?;
+    line.actor.check().map(|()| line.actor)
 }
 
 /// How often the log is looked at for new events.
@@ -63,12 +81,20 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
     let hello = Hello {
         protocol: PROTOCOL,
         name: arguments.name,
-        what: arguments.command.join(" "),
+        what: match &arguments.actor {
+            Some(actor) => serde_json::to_string(actor)?,
+            None => arguments.command.join(" "),
+        },
         after: Seq(0),
         filter: Filter::of(&[]),
     };
     let connection = Connection::open(&run_dir, &hello)?;
     let log = home.open_run(run, OpenMode::ReadOnly)?;
+    if let Some(wanted) = &arguments.actor {
+        let blobs = Arc::new(home.blobs_to_read()?);
+        let actor = make(arguments.name, wanted, blobs).map_err(Usage)?;
+        return stay(actor, connection, &log, &run_dir);
+    }
     let mut child = spawn(&arguments.command)?;
     let input = child.stdin.take().context("the program has no standard input")?;
     let output = child.stdout.take().context("the program has no standard output")?;
@@ -99,6 +125,26 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
             Err(anyhow!("the attached program ended with {status}; the run goes on"))
         }
     })
+}
+
+/// Has a built-in actor see events until the daemon ends and the log has no more.
+fn stay(
+    actor: Box<dyn Attached>,
+    mut connection: Connection,
+    log: &FileLog,
+    run_dir: &Path,
+) -> Result<Exit> {
+    let mut tended = Tended::new(actor, connection.last);
+    loop {
+        let alive = daemon::about(run_dir).is_some();
+        let mut ask = |intent| connection.ask(&intent).map_err(|error| format!("{error:#}"));
+        match tended.lot(log, &mut ask) {
+            Ok(true) if !alive => return Ok(Exit::Ok),
+            Ok(true) => std::thread::sleep(POLL),
+            Ok(false) => {}
+            Err(why) => return Err(anyhow!("the actor left: {why}; the run goes on")),
+        }
+    }
 }
 
 fn spawn(command: &[String]) -> Result<Child> {

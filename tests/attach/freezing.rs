@@ -19,7 +19,7 @@ use crate::common::{HashEngine, HashJudge, World, config};
 use crate::hall::{Hall, agrees, is_about_settings, well};
 
 /// Two rounds of `steps` and 2 steps.
-fn free(seed: u64, steps: u32) -> RunConfig {
+pub fn free(seed: u64, steps: u32) -> RunConfig {
     let text = steps.to_string();
     let config = config(seed).with("proposer.policy.steps-per-phase", Some(&text)).unwrap();
     config.with("rounds", Some("2")).unwrap()
@@ -30,7 +30,7 @@ fn frozen(config: &RunConfig, at: u32) -> RunConfig {
 }
 
 /// All decisions as text, with ids replaced by the order in which they come up: a branch has others.
-fn decisions(events: &[Event]) -> Vec<String> {
+pub fn decisions(events: &[Event]) -> Vec<String> {
     let mut names = BTreeMap::new();
     let decided = events.iter().filter(|event| !is_about_settings(event));
     decided
@@ -66,7 +66,7 @@ fn sorted(events: &[Recorded]) -> Vec<String> {
     lines
 }
 
-fn events(recorded: &[Recorded]) -> Vec<Event> {
+pub fn events(recorded: &[Recorded]) -> Vec<Event> {
     recorded.iter().map(|recorded| recorded.event.clone()).collect()
 }
 
@@ -78,7 +78,7 @@ fn updates(recorded: &[Recorded]) -> u32 {
 }
 
 /// A run frozen in its config, on one thread.
-fn by_config(config: &RunConfig, at: u32) -> Vec<Recorded> {
+pub fn by_config(config: &RunConfig, at: u32) -> Vec<Recorded> {
     let world = World::new();
     world.start(&frozen(config, at));
     assert_eq!(drive(&mut world.shells(0), &world.bus()).unwrap(), Turn::Idle);

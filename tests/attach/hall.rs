@@ -16,6 +16,7 @@ use events::ids::{RunId, Seq};
 use events::log::{Blobs, Log};
 use events::sample::Sample;
 use events::state::RunState;
+use kernelzero::attach::residents::Residents;
 use kernelzero::attach::socket::Doors;
 use kernelzero::audit::{Since, audit_log};
 use kernelzero::host::HostConfig;
@@ -47,6 +48,8 @@ pub struct Hall {
     pub run: RunId,
     pub blobs: Arc<MemoryBlobs>,
     pub bus: Arc<Bus>,
+    pub gate: Arc<Gate>,
+    residents: Option<Residents>,
     doors: Doors,
 }
 
@@ -66,8 +69,17 @@ impl Hall {
         let bus = Arc::new(Bus::open(log, blobs.clone()).unwrap());
         start(&bus, first).unwrap();
         let gate = Gate::new(bus.clone(), |c| fits(c, &HostConfig::default())).unwrap();
-        let doors = Doors::open(&home.run_dir(id), id, gate).unwrap();
-        Self { folder, home, run: id, blobs, bus, doors }
+        let residents = Residents::start(&gate, &(blobs.clone() as Arc<dyn Blobs>)).unwrap();
+        let doors = Doors::open(&home.run_dir(id), id, gate.clone()).unwrap();
+        Self { folder, home, run: id, blobs, bus, gate, residents: Some(residents), doors }
+    }
+
+    /// Ends the actors of the config, does something, and goes on without them.
+    pub fn residents_again(&mut self, act: impl FnOnce(&Arc<Gate>)) {
+        if let Some(residents) = self.residents.take() {
+            residents.close();
+        }
+        act(&self.gate);
     }
 
     fn shells(&self, before: impl FnMut(&GenerateJob) + Send + 'static) -> Shells {
@@ -114,6 +126,9 @@ impl Hall {
 
     /// Ends as a daemon does, checks that everything in the log agrees, and returns its events.
     pub fn close(self) -> (Vec<Recorded>, Arc<MemoryBlobs>, Home, TempDir) {
+        if let Some(residents) = self.residents {
+            residents.close();
+        }
         self.doors.close();
         let log = self.home.open_run(self.run, OpenMode::ReadOnly).unwrap();
         agrees(&log, &self.blobs);
@@ -154,8 +169,14 @@ impl Eye {
     /// Waits until an event is in the log.
     #[track_caller]
     pub fn until_event(&self, what: &str, is: impl Fn(&Recorded) -> bool) {
+        self.until_events(what, |recorded| recorded.iter().any(&is));
+    }
+
+    /// Waits until something holds of the whole log.
+    #[track_caller]
+    pub fn until_events(&self, what: &str, holds: impl Fn(&[Recorded]) -> bool) {
         let end = Instant::now() + Duration::from_secs(60);
-        while !self.0.log().read_after(Seq(0), usize::MAX).unwrap().iter().any(&is) {
+        while !holds(&self.0.log().read_after(Seq(0), usize::MAX).unwrap()) {
             assert!(Instant::now() < end, "{what}: never");
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -120,6 +120,11 @@ impl Session {
         self.name
     }
 
+    /// The gate that it came in by.
+    pub fn gate(&self) -> Arc<Gate> {
+        self.gate.clone()
+    }
+
     /// Takes one line. An error ends the session.
     pub fn line(&mut self, text: &str) -> Result<Answer, Error> {
         let mut fields = match serde_json::from_str::<Value>(text) {

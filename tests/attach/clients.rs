@@ -2,8 +2,12 @@
 
 use std::process::Command;
 
+use actors::attached::{Attached, Hello, PROTOCOL, drive};
+use curriculum::Curriculum;
 use events::event::{Event, Recorded};
-use events::ids::Role;
+use events::ids::{Role, Seq};
+use events::state::RunState;
+use kernelzero::attach::client::Connection;
 use serde_json::Value;
 
 use crate::cli::{ends_with, root, said};
@@ -119,6 +123,46 @@ fn the_python_client_does_what_it_says_over_the_socket() {
         ]
     );
     assert_eq!(named(&recorded, "again"), ["ActorAttached", "ActorDetached"]);
+}
+
+/// The example crate's actor over a socket of its own.
+#[test]
+fn an_actor_in_rust_changes_what_later_rounds_draw() {
+    let most = config(4).sampler.apis_max.get();
+    let hall = Hall::new(&config(4).with("rounds", Some("3")).unwrap());
+    let hello = Hello {
+        protocol: PROTOCOL,
+        name: "curriculum".parse().unwrap(),
+        what: "an example".into(),
+        after: Seq(0),
+        filter: Curriculum::new(0.0, 0).filter(),
+    };
+    let Connection { mut lines, mut stream, .. } =
+        Connection::open(&hall.run_dir(), &hello).unwrap();
+    let actor = std::thread::spawn(move || {
+        let mut curriculum = Curriculum::new(0.0, most + 1);
+        drive(&mut curriculum, &mut lines, &mut stream).unwrap();
+        curriculum
+    });
+    let eye = hall.eye();
+    hall.drive(move |job| {
+        // The change of the first round is planned once the second is under way.
+        let second =
+            |state: &RunState| state.totals.steps.get(&Role::Coder).map_or(0, |t| t.all) >= 2;
+        if job.weights.policy.role == Role::Proposer {
+            eye.until("a change", |state| {
+                !second(state)
+                    || !state.planned.is_empty()
+                    || state.config.as_ref().unwrap().sampler.apis_max.get() == most + 1
+            });
+        }
+    });
+    let config = hall.bus.ask(|state| state.config.clone()).unwrap().unwrap();
+    assert_eq!(config.sampler.apis_max.get(), most + 1);
+    let recorded = hall.events();
+    assert_eq!(actor.join().unwrap().refused, Vec::<String>::new());
+    let did = named(&recorded, "curriculum");
+    assert_eq!(did, ["ActorAttached", "SettingPlanned", "ActorDetached"]);
 }
 
 #[test]

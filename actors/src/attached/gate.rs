@@ -14,6 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::line::{Answer, Hello, Outcome, PROTOCOL};
 use crate::bus::{Bus, Error};
+use crate::ports::WorldFailed;
+use crate::shells::Failed;
 
 /// What all actors together may append: so many in a row, and one more each tenth of a second. Each
 /// append is a write that the run waits for.
@@ -59,15 +61,13 @@ impl Gate {
     pub fn new(
         bus: Arc<Bus>,
         fits: impl Fn(&RunConfig) -> Result<(), String> + Send + Sync + 'static,
-    ) -> Result<Arc<Self>, Error> {
-        let apis = match bus.ask(|state| state.api_table)? {
-            Some(id) => {
-                let bytes = bus.blobs().get(id)?;
-                let table = ApiTable::parse(&String::from_utf8_lossy(&bytes));
-                table.map(|table| table.apis()).unwrap_or_default()
-            }
-            None => BTreeSet::new(),
-        };
+    ) -> Result<Arc<Self>, Failed> {
+        let mut apis = BTreeSet::new();
+        if let Some(id) = bus.ask(|state| state.api_table)? {
+            let bytes = bus.blobs().get(id)?;
+            let table = ApiTable::parse(&String::from_utf8_lossy(&bytes));
+            apis = table.map_err(|error| WorldFailed(error.to_string()))?.apis();
+        }
         let (inside, free_at) = (Mutex::default(), Mutex::new(Instant::now()));
         Ok(Arc::new(Self { bus, apis, fits: Box::new(fits), inside, free_at }))
     }

@@ -61,20 +61,8 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
         Event::StepTaken { step, before, after, update } => {
             taken(state, seq, *step, (*before, *after), update.as_ref())?;
         }
-        Event::CheckpointSaved { policy, files } => {
-            let steps = state.version(policy.role).steps + 1;
-            let next = PolicyVersion { role: policy.role, steps };
-            require(state.open.started.is_some(), "no step was started")?;
-            require(next == *policy, "these are not the weights of the open step")?;
-            require(!state.checkpoints.contains_key(policy), "this checkpoint was already saved")?;
-            let checkpoint = Checkpoint { policy: *policy, files: files.clone() };
-            state.checkpoints.insert(*policy, checkpoint);
-        }
-        Event::CheckpointDropped { policy, files } => {
-            let Some(checkpoint) = state.checkpoints.get_mut(policy) else {
-                return refuse("there is no such checkpoint");
-            };
-            checkpoint.files.retain(|(name, _)| !files.contains(name));
+        Event::CheckpointSaved { .. } | Event::CheckpointDropped { .. } => {
+            checkpoint(state, event)?;
         }
         Event::WorkFailed { work, attempt, .. } => {
             let count = state.failures.entry(work.clone()).or_default();
@@ -110,6 +98,29 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
         }
     }
     state.last = seq;
+    Ok(())
+}
+
+/// Weights that were stored, or are not needed any more.
+fn checkpoint(state: &mut RunState, event: &Event) -> Outcome {
+    match event {
+        Event::CheckpointSaved { policy, files } => {
+            let steps = state.version(policy.role).steps + 1;
+            let next = PolicyVersion { role: policy.role, steps };
+            require(state.open.started.is_some(), "no step was started")?;
+            require(next == *policy, "these are not the weights of the open step")?;
+            require(!state.checkpoints.contains_key(policy), "this checkpoint was already saved")?;
+            let checkpoint = Checkpoint { policy: *policy, files: files.clone() };
+            state.checkpoints.insert(*policy, checkpoint);
+        }
+        Event::CheckpointDropped { policy, files } => {
+            let Some(checkpoint) = state.checkpoints.get_mut(policy) else {
+                return refuse("there is no such checkpoint");
+            };
+            checkpoint.files.retain(|(name, _)| !files.contains(name));
+        }
+        _ => {}
+    }
     Ok(())
 }
 

@@ -28,7 +28,7 @@ pub fn one_of_each() -> Vec<Draft> {
 fn actor(at: u64, event: &Event) -> Actor {
     match event {
         Event::Noted { .. } => "reward-observer".parse().map_or(Actor::Trainer, Actor::Attached),
-        _ if at % 2 == 0 => Actor::RunControl,
+        _ if at.is_multiple_of(2) => Actor::RunControl,
         _ => Actor::Trainer,
     }
 }

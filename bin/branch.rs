@@ -10,7 +10,7 @@ use events::config::change::any_time;
 use events::event::{Actor, Event};
 use events::ids::{Digest, Role, RunId, Seq};
 use events::log::Log;
-use events::state::{OpenStep, RunState};
+use events::state::OpenStep;
 use store::{FileLog, Home, OpenMode};
 
 use crate::exit::Usage;
@@ -105,32 +105,49 @@ pub fn fork(
         let last = log.head().0;
         Usage(format!("run {parent} has no {at}; its last event is {last}: see `kernelzero log`"))
     })?;
-    let changes = check(&log, seq, changes)?;
+    check(&log, seq, changes)?;
     drop(log);
     let run = new_run_id()?;
     let log: Arc<dyn Log> = Arc::new(home.fork_run(parent, seq, run)?);
     let bus = Bus::open(log, Arc::new(home.blobs()?))?;
     let forked = Event::RunForked { run, parent, parent_head, reason };
-    let events = std::iter::once(forked).chain(changes).map(|event| (Some(seq), event));
+    let events =
+        std::iter::once(forked).chain(changes.iter().map(event)).map(|event| (Some(seq), event));
     bus.append(Actor::RunControl, events.collect())?;
     Ok(run)
 }
 
 /// Changes settings of a run that no daemon has: all of them, or none with the reason. Returns what was
-/// recorded.
+/// recorded. What a step has drawn keeps its settings: while one is open, changes act from the next on.
 pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<Vec<Event>> {
     let log = home.open_run(run, OpenMode::Own)?;
     let last = log.head().0;
-    let events = check(&log, last, changes)?;
+    let mut state = actors::bus::fold(&log)?;
+    let mut events = Vec::new();
+    for (seq, change) in (last.0 + 1..).zip(changes) {
+        let event = match (state.next_step(), event(change)) {
+            (Some(from), Event::SettingChanged { key, value })
+                if state.open != OpenStep::default() && !any_time(&key) =>
+            {
+                Event::SettingPlanned { key, value, from }
+            }
+            (_, changed) => changed,
+        };
+        state.apply(Seq(seq), &event).map_err(|illegal| Usage(illegal.why))?;
+        events.push(event);
+    }
     let bus = Bus::open(Arc::new(log), Arc::new(home.blobs()?))?;
     bus.append(Actor::RunControl, events.iter().map(|e| (Some(last), e.clone())).collect())?;
     Ok(events)
 }
 
-/// The events that the changes make after `at`: each acts at once, or from the next step on if one is
-/// open. Fails before anything is made if a change cannot be made there.
-fn check(log: &FileLog, at: Seq, changes: &[Change]) -> Result<Vec<Event>> {
-    let mut state = RunState::default();
+fn event((key, value): &Change) -> Event {
+    Event::SettingChanged { key: key.clone(), value: value.clone() }
+}
+
+/// Fails before anything is made if a change cannot be made there.
+fn check(log: &FileLog, at: Seq, changes: &[Change]) -> Result<()> {
+    let mut state = events::state::RunState::default();
     let mut broken = None;
     log.scan(Seq(1), |recorded, _| {
         broken = state.apply(recorded.seq, &recorded.event).err();
@@ -142,19 +159,10 @@ fn check(log: &FileLog, at: Seq, changes: &[Change]) -> Result<Vec<Event>> {
     if let Some(illegal) = broken {
         return Err(illegal.into());
     }
-    let mut events = Vec::new();
-    for (seq, (key, value)) in (at.0 + 1..).zip(changes) {
-        let (key, value) = (key.clone(), value.clone());
-        let event = match state.next_step() {
-            Some(from) if state.open != OpenStep::default() && !any_time(&key) => {
-                Event::SettingPlanned { key, value, from }
-            }
-            _ => Event::SettingChanged { key, value },
-        };
-        state.apply(Seq(seq), &event).map_err(|illegal| Usage(illegal.why))?;
-        events.push(event);
+    for (seq, change) in (at.0 + 1..).zip(changes) {
+        state.apply(Seq(seq), &event(change)).map_err(|illegal| Usage(illegal.why))?;
     }
-    Ok(events)
+    Ok(())
 }
 
 /// `KEY=VALUE`, or `KEY=` to take a setting away that need not be there.

@@ -130,6 +130,13 @@ fn named(recorded: &[Recorded], name: &str) -> Vec<String> {
     recorded.iter().filter(of).map(|r| r.event.name().to_owned()).collect()
 }
 
+/// The same decisions; the first that is not is shown.
+#[track_caller]
+pub fn same(found: &[String], wanted: &[String], what: &str) {
+    let differs = found.iter().zip(wanted).find(|(a, b)| a != b);
+    assert!(differs.is_none() && found.len() == wanted.len(), "{what}: {differs:#?}");
+}
+
 fn in_four_ways(config: &RunConfig, at: u32) {
     let config_way = by_config(config, at);
     assert_eq!(updates(&config_way), at);
@@ -138,7 +145,7 @@ fn in_four_ways(config: &RunConfig, at: u32) {
         let freeze = hall.call(&["freeze", "proposer", "--at-step", &steps]);
         ends_with(&freeze, 0, &format!("proposer.policy.freeze-at-step = {steps}"));
     });
-    assert_eq!(sorted(&command_way), sorted(&config_way), "by command");
+    same(&sorted(&command_way), &sorted(&config_way), "by command");
     assert_eq!(
         named(&command_way, "operator-"),
         ["ActorAttached", "SettingChanged", "ActorDetached"]
@@ -147,13 +154,13 @@ fn in_four_ways(config: &RunConfig, at: u32) {
         let options = ["--name", "freezer", "--events", "StepTaken"];
         well(hall.attach(&options, "freezer.py", &["proposer", &steps, "--ahead"]));
     });
-    assert_eq!(sorted(&python_way), sorted(&config_way), "by an attached actor");
+    same(&sorted(&python_way), &sorted(&config_way), "by an attached actor");
     assert_eq!(
         named(&python_way, "freezer"),
         ["ActorAttached", "SettingChanged", "Noted", "ActorDetached"]
     );
     let fork_way = by_fork(config, at);
-    assert_eq!(decisions(&events(&fork_way)), decisions(&events(&config_way)), "by a branch");
+    same(&decisions(&events(&fork_way)), &decisions(&events(&config_way)), "by a branch");
 }
 
 #[test]
@@ -189,5 +196,5 @@ fn frozen_by_an_actor_in_the_middle_of_a_phase_the_same_is_decided() {
     let change = recorded.iter().position(|r| r.event.name() == "SettingChanged").unwrap();
     let place = |name: &str| recorded[..change].iter().rposition(|r| r.event.name() == name);
     assert!(place("ApisSampled") > place("StepTaken"), "the step was open");
-    assert_eq!(sorted(&recorded), sorted(&by_config(&config, at)));
+    same(&sorted(&recorded), &sorted(&by_config(&config, at)), "in a phase");
 }

@@ -7,6 +7,7 @@ mod cli;
 mod clients;
 #[path = "../common/mod.rs"]
 mod common;
+mod daemon;
 mod freezing;
 mod hall;
 mod protocol;

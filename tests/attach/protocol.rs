@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 
 use events::event::Recorded;
 use events::ids::Role;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 
 use crate::common::config;
@@ -280,4 +282,49 @@ fn api_sets_can_be_asked_for_and_the_log_audits() {
         })
         .collect();
     assert_eq!(drawn, vec![vec!["a.x", "a.y", "a.z"]; 2]);
+}
+
+/// Lines of the protocol with a part cut out, doubled or replaced.
+fn broken_lines() -> impl Strategy<Value = String> {
+    let whole = prop_oneof![
+        Just(r#"{"id": 1, "intent": "freeze", "policy": "proposer", "at-step": 4294967295}"#),
+        Just(
+            r#"{"intent": "set", "key": "coder.policy.prompt", "value": "{module}", "at": "phase"}"#
+        ),
+        Just(
+            r#"{"intent": "apis", "sets": [["a.x", "a.y"]], "step": {"round": 1, "role": "coder"}}"#
+        ),
+        Just(r#"{"intent": "note", "text": "\u00fc"}"#),
+        Just(r#"{"get": "blob", "blob": "00"}"#),
+    ];
+    (whole, any::<prop::sample::Index>(), any::<prop::sample::Index>(), ".{0,8}").prop_map(
+        |(whole, from, to, put)| {
+            let text: Vec<char> = whole.chars().collect();
+            let (from, to) = (from.index(text.len()), to.index(text.len()));
+            let (from, to) = (from.min(to), from.max(to));
+            let parts = [&text[..from], &put.chars().collect::<Vec<_>>(), &text[to..]];
+            parts.concat().into_iter().collect()
+        },
+    )
+}
+
+#[test]
+fn any_line_is_answered_and_the_log_stays_right() {
+    let hall = Hall::new(&config(4));
+    let hello = json!({ "protocol": 1, "name": "fuzz" });
+    let hello = serde_json::from_value(hello).unwrap();
+    let mut runner = TestRunner::new(Config { cases: 300, ..Config::default() });
+    let session = std::cell::RefCell::new(hall.gate.attach(&hello).unwrap());
+    let lines = prop_oneof![broken_lines(), ".{0,60}", r#"\{"intent": "[a-z]{1,6}".{0,9}\}"#];
+    runner
+        .run(&lines, |line| {
+            let mut session = session.borrow_mut();
+            let answer = session.line(&line).unwrap();
+            prop_assert!(answer.id.is_null() || !line.is_empty());
+            Ok(())
+        })
+        .unwrap();
+    session.into_inner().leave("it is over");
+    hall.drive(|_| {});
+    hall.events();
 }

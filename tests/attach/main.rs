@@ -10,5 +10,6 @@ mod common;
 mod daemon;
 mod freezing;
 mod hall;
+mod harm;
 mod protocol;
 mod settings;

@@ -57,6 +57,8 @@ fn a_change_in_a_step_waits_for_the_boundary_that_it_names() {
         }
         ends_with(&set("coder.beta=0.5"), 0, "coder.beta = 0.5 from round 1 proposer step 2 on");
         ends_with(&set("judge.profile=paper"), 0, "from round 1 proposer step 2 on");
+        let status = hall.call(&["status"]);
+        ends_with(&status, 0, "planned         coder.beta = 0.5 from round 1 proposer step 2 on");
         ends_with(&set("coder.policy.group-size=2"), 0, "from round 1 proposer step 2 on");
         running.join().unwrap();
     });

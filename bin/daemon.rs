@@ -70,9 +70,13 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     if let Some(cut) = &log.recovery().cut {
         tracing::warn!(?cut, "a torn tail was cut: it was never acknowledged");
     }
-    let blobs = Arc::new(home.blobs()?);
-    let bus = Arc::new(Bus::open(log, blobs)?);
+    let blobs: Arc<dyn Blobs> = Arc::new(home.blobs()?);
+    let bus = Arc::new(Bus::open(log, blobs.clone())?);
     let run_dir = home.run_dir(id);
+    // Before the judge, which takes seconds to start.
+    let machine = host.clone();
+    let gate = Gate::new(bus.clone(), move |config| fits(config, &machine))?;
+    let doors = Doors::open(&run_dir, id, gate.clone())?;
     let engine = ChildEngine::new(&host, home.blobs()?, &run_dir)?;
     let (killer, last_killer) = (engine.killer(), engine.killer());
     let scratch = run_dir.join("judge");
@@ -85,12 +89,8 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     let about = serde_json::json!({ "pid": std::process::id(), "port": address.port() });
     std::fs::write(&port_file, about.to_string())?;
     serve_status(listener, bus.clone())?;
-    let machine = host.clone();
-    let gate = Gate::new(bus.clone(), move |config| fits(config, &machine))?;
-    // Before any work: what they ask for at once is recorded first.
-    let blobs: Arc<dyn Blobs> = Arc::new(home.blobs()?);
+    // Before any work: what the actors of the config ask for at once is recorded first.
     let residents = Residents::start(&gate, &blobs)?;
-    let doors = Doors::open(&run_dir, id, gate)?;
     tracing::info!(run = %id, %address, "running");
     let limits = Limits { samples: host.samples_per_append, judges: host.judges() };
     let shells = Shells::new(Box::new(engine), judge, limits);

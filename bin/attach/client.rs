@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::place;
 
-/// How long a daemon may take from owning its run to opening its socket.
-const STARTING: Duration = Duration::from_secs(10);
+/// How long a daemon may take from owning its run to opening its socket: it folds the log meanwhile.
+const STARTING: Duration = Duration::from_secs(60);
 
 /// A connection that was let in.
 pub struct Connection {
@@ -70,6 +70,7 @@ fn patiently(run_dir: &Path) -> io::Result<UnixStream> {
         match place::connect(run_dir) {
             Err(error)
                 if Instant::now() < end
+                    && store::owner(run_dir).is_some()
                     && matches!(
                         error.kind(),
                         ErrorKind::NotFound | ErrorKind::ConnectionRefused

@@ -57,20 +57,19 @@ impl Residents {
             Ok(tended)
         });
         match tended {
-            Ok(tended) => self.stay(tended, session),
+            Ok(tended) => self.stay(tended, session).map_err(|error| error.to_string()),
             Err(why) => {
                 session.leave(&why);
-                return Err(why);
+                Err(why)
             }
         }
-        Ok(())
     }
 
-    fn stay(&self, mut tended: Tended, mut session: Session) {
+    fn stay(&self, mut tended: Tended, mut session: Session) -> std::io::Result<()> {
         let (bell, closing) = (self.bell.clone(), self.closing.clone());
         let inside = self.inside.clone();
         inside.fetch_add(1, Ordering::SeqCst);
-        std::thread::spawn(move || {
+        let started = std::thread::Builder::new().name("resident".to_owned()).spawn(move || {
             let why = loop {
                 let (rung, last) = (bell.count(), closing.load(Ordering::SeqCst));
                 match lot(&mut tended, &mut session) {
@@ -84,6 +83,9 @@ impl Residents {
             session.leave(&why);
             inside.fetch_sub(1, Ordering::SeqCst);
         });
+        started.map(drop).inspect_err(|_| {
+            self.inside.fetch_sub(1, Ordering::SeqCst);
+        })
     }
 
     /// Lets them see what is left, for a few seconds.

@@ -81,7 +81,6 @@ impl Doors {
         self.shared.closing.store(true, Ordering::SeqCst);
         // Whoever waits for connections sees that it is over.
         drop(place::connect(&self.run_dir));
-        place::remove(&self.run_dir);
         self.shared.bell.ring();
         self.wait(LAST);
         for (_, stream) in lock(&self.shared.streams).iter() {
@@ -98,6 +97,13 @@ impl Doors {
     }
 }
 
+impl Drop for Doors {
+    /// Also where the daemon could not start: nobody is to wait at a door that nobody opens.
+    fn drop(&mut self) {
+        place::remove(&self.run_dir);
+    }
+}
+
 impl Shared {
     fn accept(self: Arc<Self>, number: usize, stream: UnixStream) {
         if self.connections.fetch_add(1, Ordering::SeqCst) >= MOST {
@@ -109,14 +115,25 @@ impl Shared {
         if let Ok(copy) = stream.try_clone() {
             lock(&self.streams).push((number, copy));
         }
-        std::thread::spawn(move || {
-            if let Err(error) = self.serve(&stream) {
+        let inside = self.clone();
+        // A machine that has no thread left must not end the daemon.
+        let started = std::thread::Builder::new().name("attached".to_owned()).spawn(move || {
+            if let Err(error) = inside.serve(&stream) {
                 tracing::debug!(%error, "an attached actor is gone");
             }
             let _ = stream.shutdown(Shutdown::Both);
-            lock(&self.streams).retain(|(other, _)| *other != number);
-            self.connections.fetch_sub(1, Ordering::SeqCst);
+            inside.forget(number);
         });
+        if let Err(error) = started {
+            tracing::warn!(%error, "an actor is not let in");
+            self.forget(number);
+        }
+    }
+
+    /// A connection is over.
+    fn forget(&self, number: usize) {
+        lock(&self.streams).retain(|(other, _)| *other != number);
+        self.connections.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn serve(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
@@ -201,8 +218,9 @@ impl Shared {
     ) -> Option<String> {
         loop {
             let text = match read_line(lines, LINE_MAX) {
+                // What was sent and not taken when the daemon ends is not taken any more.
+                Ok(_) if self.closing.load(Ordering::SeqCst) => return None,
                 Ok(Some(text)) => text,
-                Ok(None) if self.closing.load(Ordering::SeqCst) => return None,
                 Ok(None) => return Some("it left".to_owned()),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     let _ = lock(writer).write_all(end(&error.to_string()).as_bytes());

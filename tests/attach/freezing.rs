@@ -105,15 +105,15 @@ fn while_running(config: &RunConfig, at: u32, freeze: impl FnOnce(&Hall)) -> Vec
     hall.events()
 }
 
-/// A run that is not frozen, branched after the Proposer's `at`-th step with the setting changed.
-fn by_fork(config: &RunConfig, at: u32) -> Vec<Recorded> {
+/// A run that is not frozen, branched where `place` says with the setting changed.
+fn by_fork(config: &RunConfig, at: u32, place: impl Fn(&[Recorded]) -> String) -> Vec<Recorded> {
     let hall = Hall::new(config);
     hall.drive(|_| {});
     let (recorded, blobs, home, _folder) = hall.close();
     assert!(updates(&recorded) > at, "freezing changes something");
-    let (at, set) = (format!("proposer:{at}"), format!("{}={at}", freeze_key(Role::Proposer)));
-    let forked = kernelzero(home.dir(), &["fork", "--at", &at, "--set", &set, "--only"]);
-    ends_with(&forked, 0, "branch ");
+    let set = format!("{}={at}", freeze_key(Role::Proposer));
+    let fork = ["fork", "--at", &place(&recorded), "--set", &set, "--only"];
+    ends_with(&kernelzero(home.dir(), &fork), 0, "branch ");
     let branch = *home.runs().unwrap().last().unwrap();
     let log = Arc::new(home.open_run(branch, OpenMode::Own).unwrap());
     let bus = Bus::open(log.clone(), blobs.clone()).unwrap();
@@ -123,6 +123,17 @@ fn by_fork(config: &RunConfig, at: u32) -> Vec<Recorded> {
     assert_eq!(drive(&mut shells, &bus).unwrap(), Turn::Idle);
     agrees(&log, &blobs);
     log.read_after(Seq(0), usize::MAX).unwrap()
+}
+
+/// The third event after the Proposer's `at`-th step: in the middle of the next one.
+fn in_the_next_step(recorded: &[Recorded], at: u32) -> String {
+    let stepped = recorded.iter().position(|r| match &r.event {
+        Event::StepTaken { after, .. } => (after.role, after.steps) == (Role::Proposer, at),
+        _ => false,
+    });
+    let place = &recorded[stepped.unwrap() + 3];
+    assert_eq!(place.event.name(), "ModuleProposed");
+    place.seq.0.to_string()
 }
 
 fn named(recorded: &[Recorded], name: &str) -> Vec<String> {
@@ -159,8 +170,10 @@ fn in_four_ways(config: &RunConfig, at: u32) {
         named(&python_way, "freezer"),
         ["ActorAttached", "SettingChanged", "Noted", "ActorDetached"]
     );
-    let fork_way = by_fork(config, at);
+    let fork_way = by_fork(config, at, |_| format!("proposer:{at}"));
     same(&decisions(&events(&fork_way)), &decisions(&events(&config_way)), "by a branch");
+    let fork_way = by_fork(config, at, |recorded| in_the_next_step(recorded, at));
+    same(&decisions(&events(&fork_way)), &decisions(&events(&config_way)), "by a branch in a step");
 }
 
 #[test]

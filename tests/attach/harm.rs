@@ -56,6 +56,29 @@ fn who_reads_nothing_dies_or_talks_nonsense_harms_nobody() {
     }
 }
 
+/// Who asks for more than its share is taken more slowly, and the run's own events are not kept waiting.
+#[test]
+fn a_flood_of_intents_is_taken_at_its_pace() {
+    let hall = Hall::new(&config(4));
+    let began = std::time::Instant::now();
+    let mut flood = Line::hello(&hall, "flood", json!({}));
+    let mut asks = flood.stream.try_clone().unwrap();
+    let asking = std::thread::spawn(move || {
+        let note = r#"{"intent": "note", "text": "me again"}"#;
+        (0..3000).all(|_| writeln!(asks, "{note}").is_ok())
+    });
+    let hearing = std::thread::spawn(move || while !flood.hear()["answer"].is_null() {});
+    hall.eye().until_events("a flood", |events| events.len() > 100);
+    hall.drive(|_| {});
+    let recorded = hall.events();
+    let most = 101.0 + 10.0 * began.elapsed().as_secs_f64();
+    hearing.join().unwrap();
+    assert!(!asking.join().unwrap(), "not all was taken");
+    let notes = codes(&recorded, "flood").iter().filter(|name| **name == "Noted").count();
+    assert!(notes > 90 && (notes as f64) < most, "{notes} notes, at most {most}");
+    assert!(recorded.iter().any(|r| r.event.name() == "RunFinished"));
+}
+
 #[test]
 fn so_many_may_be_attached_and_no_more() {
     let hall = Hall::new(&config(4));

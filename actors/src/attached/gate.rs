@@ -26,7 +26,7 @@ const REFUSALS: u32 = 100;
 /// Longest text kept of a refused intent, and of what an actor says it is, in bytes.
 const KEPT: usize = 1024;
 /// Longest blob that is given out, in bytes.
-const BLOB_MAX: usize = 16 << 20;
+const BLOB_MAX: usize = 4 << 20;
 
 /// Whether this machine can do what a config asks for.
 type Fits = Box<dyn Fn(&RunConfig) -> Result<(), String> + Send + Sync>;
@@ -51,6 +51,11 @@ pub struct Session {
     refusals: u32,
 }
 
+/// Whoever has waited since then may append [`BURST`] times in a row.
+fn earliest(now: Instant) -> Instant {
+    now.checked_sub(PACE * BURST).unwrap_or(now)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -68,7 +73,7 @@ impl Gate {
             let table = ApiTable::parse(&String::from_utf8_lossy(&bytes));
             apis = table.map_err(|error| WorldFailed(error.to_string()))?.apis();
         }
-        let (inside, free_at) = (Mutex::default(), Mutex::new(Instant::now()));
+        let (inside, free_at) = (Mutex::default(), Mutex::new(earliest(Instant::now())));
         Ok(Arc::new(Self { bus, apis, fits: Box::new(fits), inside, free_at }))
     }
 
@@ -106,8 +111,7 @@ impl Gate {
         let wait = {
             let mut free_at = lock(&self.free_at);
             let now = Instant::now();
-            let earliest = now.checked_sub(PACE * BURST).unwrap_or(now);
-            *free_at = (*free_at).max(earliest) + PACE;
+            *free_at = (*free_at).max(earliest(now)) + PACE;
             free_at.saturating_duration_since(now)
         };
         std::thread::sleep(wait);

@@ -53,11 +53,12 @@ pub fn effect(
     intent: &Intent,
     apis: &BTreeSet<String>,
 ) -> Result<Event, Refused> {
+    // A note changes nothing, so it can follow anything.
+    if let Intent::Note { text } = intent {
+        return noted(text);
+    }
     let Some(next) = state.next_step() else {
-        return match intent {
-            Intent::Note { text } => noted(text),
-            _ => refused(Code::NotNow, "the run is over: only notes are taken"),
-        };
+        return refused(Code::NotNow, "the run is over: only notes are taken");
     };
     let event = match intent {
         Intent::Freeze { policy, at_step } => {

@@ -115,9 +115,10 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
                 beside.send(&gone());
             }
         }
+        // One that asks for nothing more may go on reading.
+        let status = child.wait().context("waiting for the program")?;
         beside.left.store(true, Ordering::SeqCst);
         let _ = stream.shutdown(Shutdown::Both);
-        let status = child.wait().context("waiting for the program")?;
         feeder.join().map_err(|_| anyhow!("the thread that reads the log ended"))??;
         if status.success() {
             Ok(Exit::Ok)

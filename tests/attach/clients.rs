@@ -1,6 +1,6 @@
 //! The Python client and its examples, as processes beside a run.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use actors::attached::{Attached, Hello, PROTOCOL, drive};
 use curriculum::Curriculum;
@@ -10,7 +10,7 @@ use events::state::RunState;
 use kernelzero::attach::client::Connection;
 use serde_json::Value;
 
-use crate::cli::{ends_with, root, said};
+use crate::cli::{KERNELZERO, ends_with, root, said};
 use crate::common::config;
 use crate::hall::{Hall, python, well};
 
@@ -61,6 +61,35 @@ fn the_reward_observer_sees_every_step_to_the_last() {
     let wanted = means(&recorded);
     assert_eq!(seen.len(), wanted.len());
     assert!(seen.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-12), "{seen:?} {wanted:?}");
+}
+
+#[test]
+fn a_program_that_only_reads_gets_everything() {
+    let hall = Hall::new(&config(4));
+    let file = hall.folder.path().join("lines.jsonl");
+    // Its standard output is closed at once.
+    let program = format!("exec cat > {}", file.display());
+    let cat = Command::new(KERNELZERO)
+        .args(["--home", hall.home.dir().to_str().unwrap(), "attach", "--name", "cat"])
+        .args(["--", "sh", "-c", &program])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    hall.eye().until_event("the program", |r| r.event.name() == "ActorAttached");
+    hall.drive(|_| {});
+    let (recorded, _, _, _folder) = hall.close();
+    well(cat);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let events = lines.iter().filter(|line| !line["event"].is_null());
+    let events: Vec<Recorded> =
+        events.map(|line| serde_json::from_value(line["event"].clone()).unwrap()).collect();
+    // All but, perhaps, that it is attached no more.
+    assert_eq!(events, recorded[..events.len()]);
+    assert!(recorded[events.len()..].iter().all(|r| r.event.name() == "ActorDetached"));
+    assert!(!lines[0]["welcome"].is_null() && !lines.last().unwrap()["end"].is_null());
 }
 
 #[test]

@@ -13,6 +13,7 @@ use events::event::{Event, Recorded};
 use events::ids::{Digest, RunId, Seq};
 use events::log::{Log, LogError};
 use events::rules::audit::{Auditor, Evidence};
+use events::rules::intent::may;
 use events::state::RunState;
 use store::{FileLog, HeadState, OpenMode};
 
@@ -179,6 +180,9 @@ impl Audit {
         {
             let what = "the parent's hash is not that of the record before";
             self.report.find(format!("{}: {what}", recorded.seq));
+        }
+        if let Err(what) = may(recorded.actor, event) {
+            self.report.find(format!("{} {}: {what}", recorded.seq, event.name()));
         }
         let compared = self.compares && !self.stopped;
         if compared

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use actors::Bus;
 use anyhow::Result;
+use events::config::change::any_time;
 use events::event::{Actor, Event};
 use events::ids::{Digest, Role, RunId, Seq};
 use events::log::Log;
+use events::state::OpenStep;
 use store::{FileLog, Home, OpenMode};
 
 use crate::exit::Usage;
@@ -115,14 +117,28 @@ pub fn fork(
     Ok(run)
 }
 
-/// Changes settings of a run that no daemon has: all of them, or none with the reason.
-pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<()> {
+/// Changes settings of a run that no daemon has: all of them, or none with the reason. Returns what was
+/// recorded. What a step has drawn keeps its settings: while one is open, changes act from the next on.
+pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<Vec<Event>> {
     let log = home.open_run(run, OpenMode::Own)?;
     let last = log.head().0;
-    check(&log, last, changes)?;
+    let mut state = actors::bus::fold(&log)?;
+    let mut events = Vec::new();
+    for (seq, change) in (last.0 + 1..).zip(changes) {
+        let event = match (state.next_step(), event(change)) {
+            (Some(from), Event::SettingChanged { key, value })
+                if state.open != OpenStep::default() && !any_time(&key) =>
+            {
+                Event::SettingPlanned { key, value, from }
+            }
+            (_, changed) => changed,
+        };
+        state.apply(Seq(seq), &event).map_err(|illegal| Usage(illegal.why))?;
+        events.push(event);
+    }
     let bus = Bus::open(Arc::new(log), Arc::new(home.blobs()?))?;
-    bus.append(Actor::RunControl, changes.iter().map(|c| (Some(last), event(c))).collect())?;
-    Ok(())
+    bus.append(Actor::RunControl, events.iter().map(|e| (Some(last), e.clone())).collect())?;
+    Ok(events)
 }
 
 fn event((key, value): &Change) -> Event {

@@ -6,10 +6,12 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use events::config::Rules;
 use events::ids::{Role, RunId};
+use events::intent::Intent;
 
 use crate::branch::{self, At, Change};
 use crate::exit::Exit;
 
+mod attach;
 mod auditing;
 mod batch;
 mod branching;
@@ -136,7 +138,7 @@ enum Command {
         #[arg(long)]
         only: bool,
     },
-    /// Change settings of a run that is stopped: KEY=VALUE, or KEY= to take one away.
+    /// Change settings of a run: KEY=VALUE, or KEY= to take one away. In a step, from the next one on.
     Set {
         #[command(flatten)]
         which: Which,
@@ -144,7 +146,7 @@ enum Command {
         #[arg(required = true, value_parser = branch::change)]
         changes: Vec<Change>,
     },
-    /// Let a policy take no more gradient steps; it still samples. The run must be stopped.
+    /// Let a policy take no more gradient steps, from now on; it still samples.
     Freeze {
         #[command(flatten)]
         which: Which,
@@ -155,7 +157,7 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         at_step: u32,
     },
-    /// Let a frozen policy learn again. The run must be stopped.
+    /// Let a frozen policy learn again.
     Thaw {
         #[command(flatten)]
         which: Which,
@@ -163,6 +165,8 @@ enum Command {
         #[arg(value_parser = role)]
         role: Role,
     },
+    /// Attach a program to a run: it sees events and may ask for things. It may leave at any time.
+    Attach(attach::Arguments),
     /// Judge one kernel against its reference. Exit code 1: it is not right.
     Judge(judging::JudgeArguments),
     /// Judge many kernels from a JSONL file or a folder; resumes. Exit code 3: some could not be judged.
@@ -215,13 +219,18 @@ impl Cli {
             Command::Fork { which, at, changes, only } => {
                 branching::fork(&home, which.run, at, &changes, only)
             }
-            Command::Set { which, changes } => branching::set(&home, which.run, &changes),
-            Command::Freeze { which, role, at_step } => {
-                branching::set(&home, which.run, &[branching::freezing(role, Some(at_step))])
+            Command::Set { which, changes } => {
+                let set = |(key, value)| Intent::Set { key, value, at: None };
+                let intents: Vec<Intent> = changes.into_iter().map(set).collect();
+                branching::set(&home, which.run, &intents)
             }
-            Command::Thaw { which, role } => {
-                branching::set(&home, which.run, &[branching::freezing(role, None)])
+            Command::Freeze { which, role: policy, at_step } => {
+                branching::set(&home, which.run, &[Intent::Freeze { policy, at_step }])
             }
+            Command::Thaw { which, role: policy } => {
+                branching::set(&home, which.run, &[Intent::Thaw { policy }])
+            }
+            Command::Attach(arguments) => attach::attach(&home, arguments),
             Command::JudgeBatch(arguments) => batch::judge_batch(&host, &arguments),
             Command::JudgeCases(arguments) => cases::judge_cases(&host, &arguments),
             Command::Serve(arguments) => crate::service::serve(&home, &host, &arguments),

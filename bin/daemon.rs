@@ -6,19 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix_web::{App, HttpResponse, HttpServer, web};
+use actors::attached::Gate;
 use actors::shells::Limits;
 use actors::system::{End, run};
 use actors::{Bus, Shells};
 use anyhow::{Context, Result};
 use clap::Parser;
 use events::ids::RunId;
+use events::log::Blobs;
 use store::{Home, OpenMode};
 
+use crate::attach::residents::Residents;
+use crate::attach::socket::Doors;
 use crate::engine::ChildEngine;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::KeckJudge;
-use crate::plan::Plan;
+use crate::plan::{Plan, fits};
 use crate::runs::{pick, require_blobs, unfinished};
 use crate::summary;
 
@@ -66,9 +70,13 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     if let Some(cut) = &log.recovery().cut {
         tracing::warn!(?cut, "a torn tail was cut: it was never acknowledged");
     }
-    let blobs = Arc::new(home.blobs()?);
-    let bus = Arc::new(Bus::open(log, blobs)?);
+    let blobs: Arc<dyn Blobs> = Arc::new(home.blobs()?);
+    let bus = Arc::new(Bus::open(log, blobs.clone())?);
     let run_dir = home.run_dir(id);
+    // Before the judge, which takes seconds to start.
+    let machine = host.clone();
+    let gate = Gate::new(bus.clone(), move |config| fits(config, &machine))?;
+    let doors = Doors::open(&run_dir, id, gate.clone())?;
     let engine = ChildEngine::new(&host, home.blobs()?, &run_dir)?;
     let (killer, last_killer) = (engine.killer(), engine.killer());
     let scratch = run_dir.join("judge");
@@ -81,6 +89,8 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     let about = serde_json::json!({ "pid": std::process::id(), "port": address.port() });
     std::fs::write(&port_file, about.to_string())?;
     serve_status(listener, bus.clone())?;
+    // Before any work: what the actors of the config ask for at once is recorded first.
+    let residents = Residents::start(&gate, &blobs)?;
     tracing::info!(run = %id, %address, "running");
     let limits = Limits { samples: host.samples_per_append, judges: host.judges() };
     let shells = Shells::new(Box::new(engine), judge, limits);
@@ -91,6 +101,8 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
         let _ = std::fs::remove_dir_all(run_dir.join(folder));
     }
     let exit = end.map_err(Into::into).and_then(|end| finish(end, &bus, arguments, &stopped));
+    residents.close();
+    doors.close();
     let _ = std::fs::remove_file(&port_file);
     exit
 }

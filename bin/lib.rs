@@ -1,5 +1,6 @@
 //! What the two programs share: ports wired to adapters, and the commands.
 
+pub mod attach;
 pub mod audit;
 pub mod branch;
 pub mod cli;

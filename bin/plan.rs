@@ -82,16 +82,7 @@ impl Plan {
 
     /// What the judge is asked for must be possible here.
     pub fn check_machine(&self, host: &HostConfig) -> Result<()> {
-        let judge = &self.config.judge;
-        if host.device == "cpu" && (judge.timing || judge.backend == Backend::Cuda) {
-            let key = if judge.timing { "judge.timing" } else { "judge.backend" };
-            let text = format!(
-                "{key}: this needs a GPU, and the host's device is cpu: set it otherwise, or give a \
-                 host file with device = \"cuda:0\""
-            );
-            return Err(Usage(text).into());
-        }
-        Ok(())
+        Ok(fits(&self.config, host).map_err(Usage)?)
     }
 
     /// Has the engine load both policies, so that a run never begins with weights, a config or a
@@ -139,6 +130,19 @@ impl Plan {
         start(&bus, first)?;
         Ok((run, log))
     }
+}
+
+/// Whether this machine can do what a config asks of the judge. The error names the setting and the fix.
+pub fn fits(config: &RunConfig, host: &HostConfig) -> Result<(), String> {
+    let judge = &config.judge;
+    if host.device == "cpu" && (judge.timing || judge.backend == Backend::Cuda) {
+        let key = if judge.timing { "judge.timing" } else { "judge.backend" };
+        return Err(format!(
+            "{key}: this needs a GPU, and the host's device is cpu: set it otherwise, or give a \
+             host file with device = \"cuda:0\""
+        ));
+    }
+    Ok(())
 }
 
 fn environment() -> Vec<(String, String)> {

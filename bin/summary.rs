@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use events::ids::Role;
-use events::state::{Position, RunState, Tally};
+use events::state::{Planned, Position, RunState, Tally};
 use serde_json::{Value, json};
 
 /// Where the run stands, in words.
@@ -48,7 +48,20 @@ pub fn status(state: &RunState) -> Value {
         "proposer": role(Role::Proposer),
         "coder": role(Role::Coder),
         "world-failures": state.totals.world_failures,
+        "frozen": frozen(state),
+        "planned": state.planned.iter().map(planned).collect::<Vec<_>>(),
     })
+}
+
+/// The policies that take no more gradient steps.
+fn frozen(state: &RunState) -> Vec<Role> {
+    [Role::Proposer, Role::Coder].into_iter().filter(|role| state.is_frozen(*role)).collect()
+}
+
+/// A change that waits for its step.
+fn planned(change: &Planned) -> String {
+    let value = change.value.as_deref().unwrap_or("(taken away)");
+    format!("{} = {value} from {} on", change.key, change.from)
 }
 
 /// Share of all optimizer steps of the run that are over, from 0 to 1.
@@ -85,6 +98,12 @@ pub fn text(state: &RunState) -> String {
             percent(&groups),
             percent(&steps),
         );
+    }
+    for role in frozen(state) {
+        let _ = writeln!(out, "  frozen          {role}");
+    }
+    for change in &state.planned {
+        let _ = writeln!(out, "  planned         {}", planned(change));
     }
     let _ = writeln!(out, "  world failures  {}", state.totals.world_failures);
     out

@@ -27,6 +27,7 @@ fn arrows_point_to_events_only() {
     never("events/Cargo.toml", &["store", "actors", "keck", "policy", "teacher", "tokio", "actix"]);
     never("store/Cargo.toml", &["actors", "keck", "policy", "teacher", "actix", "tch"]);
     never("actors/Cargo.toml", &["store", "keck", "policy", "teacher", "sled", "tch"]);
+    never("actors/example/Cargo.toml", &["store", "keck", "policy", "teacher", "kernelzero"]);
     never("gpu/keck/Cargo.toml", &["store", "actors", "policy", "teacher", "tch", "sled", "actix"]);
     never("gpu/policy/Cargo.toml", &["store", "actors", "keck", "teacher", "sled", "actix"]);
     never("gpu/teacher/Cargo.toml", &["store", "actors", "keck", "policy", "tch", "sled"]);

@@ -7,6 +7,7 @@ use events::ids::{BlobId, Role, Seq};
 use events::state::RunState;
 
 use crate::bus::{Bus, Error};
+use crate::desk::Desk;
 use crate::ports::{Engine, Judge, Weights, WorldFailed};
 
 mod judging;
@@ -26,6 +27,9 @@ pub enum Failed {
     /// The world failed; it is recorded and tried again.
     #[error(transparent)]
     World(#[from] WorldFailed),
+    /// A setting changed or the run was paused meanwhile: what was done is thrown away.
+    #[error("a setting changed or the run was paused meanwhile")]
+    Stale,
 }
 
 impl From<events::log::LogError> for Failed {
@@ -40,7 +44,7 @@ pub trait Shell: Send {
     fn actor(&self) -> Actor;
 
     /// Does one piece of the work there is; `false` if there is none.
-    fn work(&mut self, bus: &Bus) -> Result<bool, Failed>;
+    fn work(&mut self, desk: &Desk<'_>) -> Result<bool, Failed>;
 }
 
 /// All shells, in the order in which a single-threaded driver asks them.
@@ -90,8 +94,9 @@ pub fn turn(shell: &mut dyn Shell, bus: &Bus) -> Result<Turn, Error> {
     if bus.stopping() {
         return Ok(Turn::Idle);
     }
-    let failure = match shell.work(bus) {
-        Ok(true) => return Ok(Turn::Worked),
+    let failure = match shell.work(&Desk::new(bus)?) {
+        // What is stale is asked for again.
+        Ok(true) | Err(Failed::Stale) => return Ok(Turn::Worked),
         Ok(false) => return Ok(Turn::Idle),
         Err(Failed::Bus(error)) => return Err(error),
         // A child killed because we are stopping is no failure.
@@ -99,22 +104,24 @@ pub fn turn(shell: &mut dyn Shell, bus: &Bus) -> Result<Turn, Error> {
         Err(Failed::World(failure)) => failure,
     };
     let work = format!("{:?}", shell.actor());
-    let (attempt, retries, since) = bus.ask(|state| {
+    tracing::warn!(%work, %failure, "the world failed");
+    let error = failure.0;
+    let mut turn = Turn::Paused;
+    bus.decide(shell.actor(), |state| {
         let attempt = state.failures.get(&work).copied().unwrap_or(0) + 1;
         let retries = state.config.as_ref().map_or(0, |c| c.trainer.retries.get());
-        (attempt, retries, state.open_step().map(|(_, since)| since))
+        let since = state.open_step().map(|(_, since)| since);
+        let failed = Event::WorkFailed { work: work.clone(), attempt, error: error.clone() };
+        let mut events = vec![(since, failed)];
+        if attempt <= retries {
+            turn = Turn::Failed(attempt);
+        } else if state.paused.is_none() {
+            let reason = format!("{work} failed {attempt} times: {error}");
+            events.push((since, Event::RunPaused { reason }));
+        }
+        events
     })?;
-    tracing::warn!(%work, attempt, %failure, "the world failed");
-    let error = failure.0;
-    let failed = Event::WorkFailed { work: work.clone(), attempt, error: error.clone() };
-    let mut events = vec![(since, failed)];
-    let pause = attempt > retries;
-    if pause {
-        let reason = format!("{work} failed {attempt} times: {error}");
-        events.push((since, Event::RunPaused { reason }));
-    }
-    bus.append(shell.actor(), events)?;
-    Ok(if pause { Turn::Paused } else { Turn::Failed(attempt) })
+    Ok(turn)
 }
 
 /// Drives all shells on this thread until none has work. Always the first that has any goes first,
@@ -170,8 +177,8 @@ fn with_tokenizer(
 }
 
 /// A text blob.
-fn text(bus: &Bus, id: BlobId) -> Result<String, Failed> {
-    let bytes = bus.blobs().get(id)?;
+fn text(desk: &Desk<'_>, id: BlobId) -> Result<String, Failed> {
+    let bytes = desk.blobs().get(id)?;
     String::from_utf8(bytes).map_err(|e| Failed::World(WorldFailed(format!("blob {id}: {e}"))))
 }
 

@@ -3,11 +3,16 @@
 
 use std::path::Path;
 
+use actors::attached::{Filter, Hello, Outcome, PROTOCOL};
 use anyhow::Result;
-use events::ids::{Role, RunId};
+use events::event::Event;
+use events::ids::{RunId, Seq};
+use events::intent::Intent;
+use events::rules::intent::freeze_key;
 use store::Home;
 
 use super::run::launch;
+use crate::attach::client::Connection;
 use crate::branch::{At, Change};
 use crate::daemon;
 use crate::exit::{Exit, Usage};
@@ -45,29 +50,56 @@ fn branched(dir: &Path, run: Option<RunId>, at: At, changes: &[Change]) -> Resul
     Ok(branch)
 }
 
-/// `kernelzero set`, `freeze` and `thaw`. Not while a daemon has the run: its actors may just be
-/// deciding by the settings that would change.
-pub fn set(dir: &Path, run: Option<RunId>, changes: &[Change]) -> Result<Exit> {
+/// `kernelzero set`, `freeze` and `thaw`: on a stopped run in its log, on a running one through its
+/// daemon, which alone may write there.
+pub fn set(dir: &Path, run: Option<RunId>, intents: &[Intent]) -> Result<Exit> {
     let home = home_to_read(dir)?;
     let run = pick(&home, run)?;
-    if daemon::about(&home.run_dir(run)).is_some() {
-        let text = format!(
-            "run {run} has a daemon: `kernelzero stop --run {run}`, change it, then `run --run {run}`"
-        );
-        return Err(Usage(text).into());
+    let run_dir = home.run_dir(run);
+    if daemon::about(&run_dir).is_none() {
+        let changes: Vec<Change> = intents.iter().filter_map(change_of).collect();
+        for event in crate::branch::change_run(&home, run, &changes)? {
+            tell(run, &event);
+        }
+        return Ok(Exit::Ok);
     }
-    crate::branch::change_run(&home, run, changes)?;
-    for (key, value) in changes {
-        println!("run {run}: {key} = {}", value.as_deref().unwrap_or("(taken away)"));
+    let hello = Hello {
+        protocol: PROTOCOL,
+        name: format!("operator-{}", std::process::id()).parse()?,
+        what: "kernelzero".to_owned(),
+        after: Seq(0),
+        filter: Filter::of(&[]),
+    };
+    let mut daemon = Connection::open(&run_dir, &hello)?;
+    for intent in intents {
+        match daemon.ask(intent)? {
+            Outcome::Accepted(recorded) => tell(run, &recorded.event),
+            Outcome::Refused(refused) => return Err(Usage(refused.why).into()),
+            Outcome::Value(value) => anyhow::bail!("the daemon answers an intent with {value}"),
+        }
     }
     Ok(Exit::Ok)
 }
 
-/// The setting that freezes a policy.
-pub fn freezing(role: Role, at: Option<u32>) -> Change {
-    let name = match role {
-        Role::Proposer => "proposer",
-        Role::Coder => "coder",
-    };
-    (format!("{name}.policy.freeze-at-step"), at.map(|at| at.to_string()))
+/// The setting that an intent changes.
+fn change_of(intent: &Intent) -> Option<Change> {
+    match intent {
+        Intent::Freeze { policy, at_step } => {
+            Some((freeze_key(*policy), Some(at_step.to_string())))
+        }
+        Intent::Thaw { policy } => Some((freeze_key(*policy), None)),
+        Intent::Set { key, value, .. } => Some((key.clone(), value.clone())),
+        Intent::Pause { .. } | Intent::Note { .. } | Intent::Apis { .. } => None,
+    }
+}
+
+fn tell(run: RunId, event: &Event) {
+    let shown = |value: &Option<String>| value.clone().unwrap_or("(taken away)".to_owned());
+    match event {
+        Event::SettingChanged { key, value } => println!("run {run}: {key} = {}", shown(value)),
+        Event::SettingPlanned { key, value, from } => {
+            println!("run {run}: {key} = {} from {from} on", shown(value));
+        }
+        other => println!("run {run}: {}", other.name()),
+    }
 }

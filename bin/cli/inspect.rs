@@ -6,9 +6,10 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
 
+use actors::attached::actor_name;
 use anyhow::{Context, Result};
 use clap::Args;
-use events::event::Recorded;
+use events::event::{NAMES, Recorded};
 use events::ids::{RunId, Seq};
 use serde_json::{Value, json};
 use store::OpenMode;
@@ -43,42 +44,6 @@ pub struct LogArguments {
     json: bool,
 }
 
-/// All event names, to refuse one that does not exist.
-const NAMES: &[&str] = &[
-    "RunStarted",
-    "RunForked",
-    "RoundStarted",
-    "PhaseStarted",
-    "ApisSampled",
-    "ModuleProposed",
-    "ModuleValidated",
-    "KernelWritten",
-    "KernelCompiled",
-    "KernelMeasured",
-    "GroupScored",
-    "StepStarted",
-    "StepTaken",
-    "CheckpointSaved",
-    "CheckpointDropped",
-    "PhaseFinished",
-    "RoundFinished",
-    "WorkFailed",
-    "RunPaused",
-    "RunResumed",
-    "RunFinished",
-    "ServiceStarted",
-    "JobSubmitted",
-    "JobJudged",
-    "JobFailed",
-    "JobCancelled",
-    "SettingChanged",
-];
-
-/// An actor's name as it is written.
-fn actor_name(recorded: &Recorded) -> String {
-    json!(recorded.actor).as_str().unwrap_or_default().to_owned()
-}
-
 /// One event on one line.
 pub fn line(recorded: &Recorded) -> String {
     let detail = match serde_json::to_value(&recorded.event) {
@@ -88,7 +53,7 @@ pub fn line(recorded: &Recorded) -> String {
         _ => String::new(),
     };
     let cause = recorded.cause.map(|c| format!(" ← {c}")).unwrap_or_default();
-    let (seq, actor, name) = (recorded.seq, actor_name(recorded), recorded.event.name());
+    let (seq, actor, name) = (recorded.seq, actor_name(recorded.actor), recorded.event.name());
     format!("{seq:<7} {actor:<14} {name:<16}{cause}  {detail}")
 }
 
@@ -125,7 +90,8 @@ pub fn log(home: &Path, arguments: &LogArguments) -> Result<Exit> {
             next = Seq(recorded.seq.0 + 1);
             let name_fits = arguments.names.is_empty()
                 || arguments.names.iter().any(|name| name == recorded.event.name());
-            let actor_fits = arguments.actor.as_ref().is_none_or(|a| *a == actor_name(recorded));
+            let actor_fits =
+                arguments.actor.as_ref().is_none_or(|a| *a == actor_name(recorded.actor));
             if name_fits && actor_fits && left > 0 {
                 left -= 1;
                 let text = if arguments.json {

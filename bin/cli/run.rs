@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use actors::attached::actor_name;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use events::event::{Event, Recorded};
@@ -240,7 +241,7 @@ impl View {
         Ok(())
     }
 
-    /// A line for each step and each failure of the world.
+    /// A line for each step, each failure of the world, and what others changed and noted.
     fn tell(&self, recorded: &Recorded) {
         let line = match &recorded.event {
             Event::StepTaken { step, update: Some(update), .. } => format!(
@@ -260,6 +261,15 @@ impl View {
                 format!("the world failed at {work}, attempt {attempt}: {error}")
             }
             Event::RunPaused { reason } => format!("paused: {reason}"),
+            Event::Noted { text } => format!("{}: {text}", actor_name(recorded.actor)),
+            Event::SettingChanged { key, value } => {
+                let value = value.as_deref().unwrap_or("(taken away)");
+                format!("{}: {key} = {value}", actor_name(recorded.actor))
+            }
+            Event::SettingPlanned { key, value, from } => {
+                let value = value.as_deref().unwrap_or("(taken away)");
+                format!("{}: {key} = {value} from {from} on", actor_name(recorded.actor))
+            }
             _ => return,
         };
         if std::io::stderr().is_terminal() {

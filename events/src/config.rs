@@ -1,16 +1,21 @@
 //! The settings of one run. Whatever changes the science is here and is recorded in `RunStarted`;
 //! what only changes the machine (paths, ports, devices) is not.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Role;
+use crate::intent::ActorName;
 use crate::outcome::Backend;
 use crate::rules::extract::Extractor;
 use crate::sample::Sampling;
 
+mod built_in;
 pub mod change;
 mod value;
 
+pub use built_in::{BuiltIn, Metric};
 pub use value::{Positive, Probability, Share, UpTo};
 
 /// One run, as TOML with kebab-case keys. Unknown keys are refused by name and line.
@@ -38,6 +43,9 @@ pub struct RunConfig {
     pub advantage: AdvantageConfig,
     /// How gradient steps are taken.
     pub trainer: TrainerConfig,
+    /// Actors that are attached from the start, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub actors: BTreeMap<ActorName, BuiltIn>,
 }
 
 /// Drawing and optimising settings that both models have.
@@ -237,6 +245,13 @@ impl RunConfig {
         change::with(self, key, value)
     }
 
+    /// Whether a setting that an actor will change can have that value.
+    fn can_set(&self, actor: &BuiltIn) -> Result<(), String> {
+        let BuiltIn::Set { key, value, .. } = actor else { return Ok(()) };
+        let alone = Self { actors: BTreeMap::new(), ..self.clone() };
+        alone.with(key, Some(value)).map(drop).map_err(|error| error.to_string())
+    }
+
     fn check(&self) -> Result<(), BadConfig> {
         let refuse = |text: String| Err(BadConfig(text));
         if !self.proposer.policy.prompt.contains("{apis}") {
@@ -254,6 +269,10 @@ impl RunConfig {
         }
         if !(-100.0..=0.0).contains(&self.proposer.invalid_reward) {
             return refuse("proposer.invalid-reward: must be between -100 and 0".to_owned());
+        }
+        for (name, actor) in &self.actors {
+            let checked = actor.check().and_then(|()| self.can_set(actor));
+            checked.map_err(|why| BadConfig(format!("actors.{name}: {why}")))?;
         }
         for (name, policy) in [("proposer", &self.proposer.policy), ("coder", &self.coder.policy)] {
             if policy.temperature.get() <= 0.0 {

@@ -10,6 +10,7 @@ use crate::ids::{
     ApiSetId, BlobId, Digest, GroupId, JobId, KernelId, ModuleId, PolicyVersion, Role, RunId, Seq,
     StepRef,
 };
+use crate::intent::ActorName;
 use crate::outcome::{Backend, Failure, FailureKind, Measurement, ModuleReport, TaskFault};
 
 /// Version of the record form that this program writes.
@@ -37,6 +38,8 @@ pub enum Actor {
     Trainer,
     /// Judges what is submitted to it.
     JudgeService,
+    /// Attached to the running system from outside, or by its config.
+    Attached(ActorName),
 }
 
 /// One event in the log with its envelope.
@@ -511,7 +514,82 @@ pub enum Event {
         /// Its value as TOML writes it; none takes away one that need not be there.
         value: Option<String>,
     },
+    /// An actor was attached; the envelope names it.
+    ActorAttached {
+        /// What it is, for people: a command, or a built-in actor with its parameters.
+        what: String,
+    },
+    /// It is attached no more.
+    ActorDetached {
+        /// Why.
+        why: String,
+    },
+    /// What an attached actor asked for was refused.
+    IntentRefused {
+        /// What it wrote.
+        intent: String,
+        /// Why it cannot be.
+        why: String,
+    },
+    /// A setting will have another value from a step on that has not opened yet.
+    SettingPlanned {
+        /// Its dotted name in the config.
+        key: String,
+        /// Its value as TOML writes it; none takes away one that need not be there.
+        value: Option<String>,
+        /// It acts when the first step at or after this one opens.
+        from: StepRef,
+    },
+    /// API sets for a Proposer step that has not opened yet, in place of drawn ones.
+    ApisProposed {
+        /// Which step.
+        step: StepRef,
+        /// Full API names, in the order of the prompt, by index.
+        sets: Vec<Vec<String>>,
+    },
+    /// An attached actor wrote something down.
+    Noted {
+        /// What.
+        text: String,
+    },
 }
+
+/// The names of all variants of [`Event`], in their order.
+pub const NAMES: &[&str] = &[
+    "RunStarted",
+    "RunForked",
+    "RoundStarted",
+    "PhaseStarted",
+    "ApisSampled",
+    "ModuleProposed",
+    "ModuleValidated",
+    "KernelWritten",
+    "KernelCompiled",
+    "KernelMeasured",
+    "GroupScored",
+    "StepStarted",
+    "StepTaken",
+    "CheckpointSaved",
+    "CheckpointDropped",
+    "PhaseFinished",
+    "RoundFinished",
+    "WorkFailed",
+    "RunPaused",
+    "RunResumed",
+    "RunFinished",
+    "ServiceStarted",
+    "JobSubmitted",
+    "JobJudged",
+    "JobFailed",
+    "JobCancelled",
+    "SettingChanged",
+    "ActorAttached",
+    "ActorDetached",
+    "IntentRefused",
+    "SettingPlanned",
+    "ApisProposed",
+    "Noted",
+];
 
 impl Event {
     /// The variant's name.
@@ -544,6 +622,12 @@ impl Event {
             Event::JobFailed { .. } => "JobFailed",
             Event::JobCancelled { .. } => "JobCancelled",
             Event::SettingChanged { .. } => "SettingChanged",
+            Event::ActorAttached { .. } => "ActorAttached",
+            Event::ActorDetached { .. } => "ActorDetached",
+            Event::IntentRefused { .. } => "IntentRefused",
+            Event::SettingPlanned { .. } => "SettingPlanned",
+            Event::ApisProposed { .. } => "ApisProposed",
+            Event::Noted { .. } => "Noted",
         }
     }
 
@@ -576,7 +660,13 @@ impl Event {
             | Event::RunResumed
             | Event::RunFinished
             | Event::ServiceStarted { .. }
-            | Event::SettingChanged { .. } => None,
+            | Event::SettingChanged { .. }
+            | Event::ActorAttached { .. }
+            | Event::ActorDetached { .. }
+            | Event::IntentRefused { .. }
+            | Event::SettingPlanned { .. }
+            | Event::ApisProposed { .. }
+            | Event::Noted { .. } => None,
         }
     }
 
@@ -613,7 +703,13 @@ impl Event {
             | Event::ServiceStarted { .. }
             | Event::JobFailed { .. }
             | Event::JobCancelled { .. }
-            | Event::SettingChanged { .. } => Vec::new(),
+            | Event::SettingChanged { .. }
+            | Event::ActorAttached { .. }
+            | Event::ActorDetached { .. }
+            | Event::IntentRefused { .. }
+            | Event::SettingPlanned { .. }
+            | Event::ApisProposed { .. }
+            | Event::Noted { .. } => Vec::new(),
         }
     }
 }

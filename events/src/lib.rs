@@ -4,6 +4,7 @@
 pub mod config;
 pub mod event;
 pub mod ids;
+pub mod intent;
 pub mod log;
 pub mod outcome;
 pub mod rules;

@@ -5,6 +5,7 @@ pub mod api_table;
 pub mod audit;
 pub mod control;
 pub mod extract;
+pub mod intent;
 pub mod prompt;
 pub mod rescore;
 pub mod reward;

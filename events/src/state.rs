@@ -126,6 +126,9 @@ pub struct OpenStep {
 pub struct PoolEntry {
     /// Its id.
     pub module: ModuleId,
+    /// The id that it would have in a run without branches: who is equal otherwise is chosen by it, so
+    /// that a branch chooses as its parent would.
+    pub rank: ModuleId,
     /// Its code.
     pub source: BlobId,
     /// Where its verdict was recorded.
@@ -147,6 +150,17 @@ pub struct Checkpoint {
     pub policy: PolicyVersion,
     /// File name and blob; sorted by name.
     pub files: Vec<(String, BlobId)>,
+}
+
+/// A setting that will have another value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// It acts when the first step at or after this one opens.
+    pub from: StepRef,
+    /// Its dotted name in the config.
+    pub key: String,
+    /// As TOML writes it.
+    pub value: Option<String>,
 }
 
 /// What a run's events add up to.
@@ -184,6 +198,13 @@ pub struct RunState {
     pub totals: Totals,
     /// Weights of the newest update, by policy.
     pub weights: BTreeMap<Role, Digest>,
+    /// Where a setting last got another value, other than when a policy is frozen: what was decided
+    /// before with the old one does not hold any more.
+    pub settings: Seq,
+    /// Changes that wait for their step, in the order in which they will act.
+    pub planned: Vec<Planned>,
+    /// API sets that were asked for: by step, then by index.
+    pub proposed: BTreeMap<StepRef, Vec<Vec<String>>>,
 }
 
 /// An event cannot follow.
@@ -218,6 +239,20 @@ impl RunState {
     pub fn is_frozen(&self, role: Role) -> bool {
         let at = self.config.as_ref().and_then(|config| config.policy(role).freeze_at_step);
         at.is_some_and(|at| self.version(role).steps >= at)
+    }
+
+    /// The first step that has not opened: the one after the open step, also where the phase will be
+    /// over by then. `None` before the run starts and after its end.
+    pub fn next_step(&self) -> Option<StepRef> {
+        let first = |round, role| Some(StepRef { round, role, step: 0 });
+        match self.position {
+            Position::InPhase { step, .. } => Some(StepRef { step: step.step + 1, ..step }),
+            Position::InRound { round, next: Some(role) } => first(round, role),
+            Position::InRound { round: done, next: None } | Position::Between { done } => {
+                first(done + 1, Role::Proposer)
+            }
+            Position::Empty | Position::Finished => None,
+        }
     }
 
     /// The open step, while there is one and the run is not paused.

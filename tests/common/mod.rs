@@ -170,6 +170,26 @@ impl Judge for HashJudge {
     }
 }
 
+/// What a run of hashes starts from.
+pub fn first(config: &RunConfig, blobs: &MemoryBlobs) -> Start {
+    let table = blobs.put(b"a.x\t5\na.y\t5\na.z\t5\na.w\t5\n").unwrap();
+    let file = |role: Role| InitialPolicy {
+        role,
+        files: vec![(
+            "model.safetensors".to_owned(),
+            blobs.put(role.to_string().as_bytes()).unwrap(),
+        )],
+    };
+    Start {
+        run: RunId::new(1, [3; 10]),
+        config: config.to_text().unwrap(),
+        code: "test".into(),
+        environment: vec![],
+        api_table: table,
+        policies: vec![file(Role::Proposer), file(Role::Coder)],
+    }
+}
+
 /// A log and blobs in memory.
 pub struct World {
     pub log: Arc<MemoryLog>,
@@ -192,23 +212,7 @@ impl World {
     }
 
     pub fn start(&self, config: &RunConfig) {
-        let table = self.blobs.put(b"a.x\t5\na.y\t5\na.z\t5\na.w\t5\n").unwrap();
-        let file = |role: Role| InitialPolicy {
-            role,
-            files: vec![(
-                "model.safetensors".to_owned(),
-                self.blobs.put(role.to_string().as_bytes()).unwrap(),
-            )],
-        };
-        let first = Start {
-            run: RunId::new(1, [3; 10]),
-            config: config.to_text().unwrap(),
-            code: "test".into(),
-            environment: vec![],
-            api_table: table,
-            policies: vec![file(Role::Proposer), file(Role::Coder)],
-        };
-        start(&self.bus(), first).unwrap();
+        start(&self.bus(), first(config, &self.blobs)).unwrap();
     }
 
     pub fn events(&self) -> Vec<Event> {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use events::config::Rules;
 use events::event::{Event, Scores};
-use events::ids::{GroupId, KernelId, StepRef};
+use events::ids::{GroupId, KernelId, Role, StepRef};
 use events::outcome::Execution;
 use events::rules::rescore::{Line, Row, recorded};
 
 use crate::common::World;
-use crate::world::{gray_config, rescored, run};
+use crate::world::{gray_config, rescored, run, run_with};
 
 fn groups(events: &[Event]) -> BTreeMap<GroupId, Vec<Line>> {
     let scored = events.iter().filter_map(|event| match event {
@@ -46,6 +46,24 @@ fn the_rules_of_the_run_change_nothing() {
             assert!(rows.iter().all(|row| !row.changes()), "{seed} {changes:?}: {rows:#?}");
         }
     }
+}
+
+/// A setting that changes in the middle of a run changes in the rules, too; one that is given holds from the
+/// start.
+#[test]
+fn the_rules_follow_the_settings_of_the_run() {
+    let from = StepRef { round: 1, role: Role::Coder, step: 0 };
+    let (key, value) = ("judge.profile".to_owned(), Some("paper".to_owned()));
+    let planned = vec![Event::SettingPlanned { key, value, from }];
+    let world = run_with(gray_config(2, Rules::Strict), false, planned);
+    let (found, rows) = rescored(&world, &[]);
+    let found: BTreeMap<_, _> = found.into_iter().map(|(g, l)| (g, l.unwrap())).collect();
+    assert_eq!(found, groups(&world.events()));
+    assert!(rows.iter().all(|row| !row.changes()), "{rows:#?}");
+    let (_, rows) = rescored(&world, &["judge.profile=paper"]);
+    assert!(rows[0].changes() && rows[0].step < from, "{rows:#?}");
+    let (_, rows) = rescored(&world, &["judge.profile=strict"]);
+    assert!(rows.iter().any(|row| row.changes() && row.step >= from));
 }
 
 /// Both profiles on the same samples: every group of the one run, scored by the other's rules, is the group

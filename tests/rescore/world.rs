@@ -8,7 +8,7 @@ use actors::Shells;
 use actors::ports::{Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed};
 use actors::shells::{Limits, Turn, drive};
 use events::config::{Rules, RunConfig};
-use events::event::{Draft, Event, Finish, Recorded};
+use events::event::{Actor, Draft, Event, Finish, Recorded};
 use events::ids::{Digest, GroupId, Seq};
 use events::log::{Blobs, Log};
 use events::outcome::*;
@@ -114,7 +114,12 @@ pub fn gray_config(seed: u64, profile: Rules) -> RunConfig {
 }
 
 /// A whole run of `config`. `still`: nothing that is drawn depends on what was rewarded.
-pub fn run(mut config: RunConfig, still: bool) -> World {
+pub fn run(config: RunConfig, still: bool) -> World {
+    run_with(config, still, vec![])
+}
+
+/// The same with events of others after its start.
+pub fn run_with(mut config: RunConfig, still: bool, others: Vec<Event>) -> World {
     let world = World::new();
     let hash = HashEngine { blobs: world.blobs.clone(), fails_every: 0, calls: 0 };
     let engine: Box<dyn Engine> = if still {
@@ -125,6 +130,8 @@ pub fn run(mut config: RunConfig, still: bool) -> World {
         Box::new(hash)
     };
     world.start(&config);
+    let draft = |event| Draft { cause: None, actor: Actor::RunControl, event };
+    world.log.append(others.into_iter().map(draft).collect()).unwrap();
     let limits = Limits { samples: 1000, judges: 2 };
     let mut shells = Shells::new(engine, Arc::new(GrayJudge), limits);
     assert_eq!(drive(&mut shells, &world.bus()).unwrap(), Turn::Idle);

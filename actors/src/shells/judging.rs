@@ -10,7 +10,7 @@ use events::rules::work::{self, BuildOrder, MeasureOrder};
 
 use super::sampler::Table;
 use super::{Failed, Limits, Shell, caused, text};
-use crate::bus::Bus;
+use crate::desk::Desk;
 use crate::ports::{Judge, MeasureJob, WorldFailed};
 
 /// Does `act` for the first `limit` orders at the same time and returns the results in their order.
@@ -73,24 +73,24 @@ impl Shell for Validator {
         Actor::Validator
     }
 
-    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
-        let (orders, config, table) = bus.ask(|state| {
+    fn work(&mut self, desk: &Desk<'_>) -> Result<bool, Failed> {
+        let (orders, config, table) = desk.ask(|state| {
             let config = state.config.as_ref().map(|c| c.validator.clone());
             (work::modules_to_validate(state), config, state.api_table)
         })?;
         let (false, Some(config), Some(table)) = (orders.is_empty(), config, table) else {
             return Ok(false);
         };
-        let tracked = self.table.get(bus, table)?.apis();
+        let tracked = self.table.get(desk, table)?.apis();
         let events = together(&orders, self.limits.judges, |order| {
-            let code = order.source.map(|id| text(bus, id)).transpose()?;
+            let code = order.source.map(|id| text(desk, id)).transpose()?;
             let draw = (order.seed, config.trials.get());
             let report = self.judge.module_report(code.as_deref(), &order.asked, &tracked, draw)?;
             let validity = validity(&report, &order.asked, &config);
             let event = Event::ModuleValidated { module: order.module, report, validity };
             Ok(caused(order.cause, event))
         })?;
-        bus.append(Actor::Validator, events)?;
+        desk.append(Actor::Validator, events)?;
         Ok(true)
     }
 }
@@ -101,12 +101,12 @@ judging_shell! {
 }
 
 impl CompileWorker {
-    fn outcome(&self, bus: &Bus, source: Option<BlobId>) -> Result<CompileOutcome, Failed> {
+    fn outcome(&self, desk: &Desk<'_>, source: Option<BlobId>) -> Result<CompileOutcome, Failed> {
         let Some(id) = source else {
             let failure = Failure::new(FailureKind::NoCode, "the answer holds no code block");
             return Ok(CompileOutcome::Rejected(failure));
         };
-        let code = text(bus, id)?;
+        let code = text(desk, id)?;
         let backend = match self.judge.kernel_source(&code) {
             Ok(backend) => backend,
             Err(failure) => return Ok(CompileOutcome::Rejected(failure)),
@@ -123,16 +123,16 @@ impl Shell for CompileWorker {
         Actor::CompileWorker
     }
 
-    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
-        let orders = bus.ask(work::kernels_to_build)?;
+    fn work(&mut self, desk: &Desk<'_>) -> Result<bool, Failed> {
+        let orders = desk.ask(work::kernels_to_build)?;
         if orders.is_empty() {
             return Ok(false);
         }
         let events = together(&orders, self.limits.judges, |order: &BuildOrder| {
-            let outcome = self.outcome(bus, order.source)?;
+            let outcome = self.outcome(desk, order.source)?;
             Ok(caused(order.cause, Event::KernelCompiled { kernel: order.kernel, outcome }))
         })?;
-        bus.append(Actor::CompileWorker, events)?;
+        desk.append(Actor::CompileWorker, events)?;
         Ok(true)
     }
 }
@@ -145,13 +145,13 @@ judging_shell! {
 impl GpuExecutor {
     fn measure(
         &self,
-        bus: &Bus,
+        desk: &Desk<'_>,
         order: &MeasureOrder,
         trials: u32,
     ) -> Result<(Option<Seq>, Event), Failed> {
         let job = MeasureJob {
-            module_source: text(bus, order.module_source)?,
-            kernel_source: text(bus, order.source)?,
+            module_source: text(desk, order.module_source)?,
+            kernel_source: text(desk, order.source)?,
             backend: order.backend,
             seed: order.seed,
             trials,
@@ -173,8 +173,8 @@ impl Shell for GpuExecutor {
         Actor::GpuExecutor
     }
 
-    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
-        let (orders, trials) = bus.ask(|state| {
+    fn work(&mut self, desk: &Desk<'_>) -> Result<bool, Failed> {
+        let (orders, trials) = desk.ask(|state| {
             let trials = state.config.as_ref().map_or(1, |c| c.judge.trials.get());
             (work::kernels_to_measure(state), trials)
         })?;
@@ -182,8 +182,8 @@ impl Shell for GpuExecutor {
             return Ok(false);
         }
         let events =
-            together(&orders, self.limits.judges, |order| self.measure(bus, order, trials))?;
-        bus.append(Actor::GpuExecutor, events)?;
+            together(&orders, self.limits.judges, |order| self.measure(desk, order, trials))?;
+        desk.append(Actor::GpuExecutor, events)?;
         Ok(true)
     }
 }

@@ -6,6 +6,7 @@ use events::rules::control;
 
 use super::{Failed, Shell};
 use crate::bus::{Bus, Error};
+use crate::desk::Desk;
 
 /// What a new run starts from.
 #[derive(Clone, Debug)]
@@ -45,11 +46,13 @@ impl Shell for RunControl {
         Actor::RunControl
     }
 
-    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
-        let (next, last) = bus.ask(|state| (control::next(state), state.last))?;
-        let Some(event) = next else { return Ok(false) };
-        tracing::info!(event = event.name(), ?event, "run control");
-        bus.append(Actor::RunControl, vec![(Some(last), event)])?;
-        Ok(true)
+    fn work(&mut self, desk: &Desk<'_>) -> Result<bool, Failed> {
+        let recorded = desk.decide(Actor::RunControl, |state| {
+            control::next(state).map(|event| (Some(state.last), event)).into_iter().collect()
+        })?;
+        for event in recorded.iter().map(|recorded| &recorded.event) {
+            tracing::info!(event = event.name(), ?event, "run control");
+        }
+        Ok(!recorded.is_empty())
     }
 }

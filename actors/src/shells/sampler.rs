@@ -6,7 +6,7 @@ use events::rules::api_table::ApiTable;
 use events::rules::work;
 
 use super::{Failed, Shell, caused, text};
-use crate::bus::Bus;
+use crate::desk::Desk;
 use crate::ports::WorldFailed;
 
 /// A run's API table, read once.
@@ -15,11 +15,11 @@ pub(super) struct Table(Option<(BlobId, ApiTable)>);
 
 impl Table {
     /// The table that `id` names.
-    pub(super) fn get(&mut self, bus: &Bus, id: BlobId) -> Result<&ApiTable, Failed> {
+    pub(super) fn get(&mut self, desk: &Desk<'_>, id: BlobId) -> Result<&ApiTable, Failed> {
         let held = match self.0.take() {
             Some(held) if held.0 == id => held,
             Some(_) | None => {
-                let table = ApiTable::parse(&text(bus, id)?);
+                let table = ApiTable::parse(&text(desk, id)?);
                 (id, table.map_err(|e| WorldFailed(e.to_string()))?)
             }
         };
@@ -38,11 +38,11 @@ impl Shell for Sampler {
         Actor::Sampler
     }
 
-    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
-        let (orders, table) = bus.ask(|state| (work::sets_to_draw(state), state.api_table))?;
+    fn work(&mut self, desk: &Desk<'_>) -> Result<bool, Failed> {
+        let (orders, table) = desk.ask(|state| (work::sets_to_draw(state), state.api_table))?;
         let (false, Some(id)) = (orders.is_empty(), table) else { return Ok(false) };
-        let table = self.table.get(bus, id)?;
-        let drawn = bus.ask(|state| {
+        let table = self.table.get(desk, id)?;
+        let drawn = desk.ask(|state| {
             orders
                 .iter()
                 .map(|order| {
@@ -51,13 +51,13 @@ impl Shell for Sampler {
                         step: order.step,
                         index: order.index,
                         seed: order.seed,
-                        apis: work::draw_apis(state, table, order.seed),
+                        apis: work::draw_apis(state, table, order),
                     };
                     caused(order.cause, event)
                 })
                 .collect::<Vec<_>>()
         })?;
-        bus.append(Actor::Sampler, drawn)?;
+        desk.append(Actor::Sampler, drawn)?;
         Ok(true)
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::PoisonError;
 
 use events::event::{Actor, Event};
-use events::ids::{PolicyVersion, Role};
-use events::rules::score::{self, OpenBatch};
+use events::ids::{PolicyVersion, Role, Seq};
+use events::rules::score::{self, Batch, Complete, OpenBatch};
 use events::sample::Sample;
 use events::state::RunState;
 
 use super::writing::SharedEngine;
 use super::{Failed, Shell, caused, initial_weights, weights_in_use};
-use crate::bus::Bus;
+use crate::desk::Desk;
 use crate::ports::{TrainJob, WorldFailed};
 
 /// Scores groups, starts steps and takes them.
@@ -23,7 +23,7 @@ impl Trainer {
         Self { engine }
     }
 
-    fn take(&mut self, bus: &Bus, batch: &OpenBatch) -> Result<(), Failed> {
+    fn take(&mut self, desk: &Desk<'_>, batch: &OpenBatch) -> Result<(), Failed> {
         let role = batch.step.role;
         if batch.samples.is_empty() {
             let event = Event::StepTaken {
@@ -32,16 +32,16 @@ impl Trainer {
                 after: batch.before,
                 update: None,
             };
-            bus.append(Actor::Trainer, vec![caused(batch.cause, event)])?;
+            desk.append(Actor::Trainer, vec![caused(batch.cause, event)])?;
             return Ok(());
         }
         let mut samples = Vec::with_capacity(batch.samples.len());
         for (advantage, blob) in &batch.samples {
-            let sample: Sample = serde_json::from_slice(&bus.blobs().get(*blob)?)
+            let sample: Sample = serde_json::from_slice(&desk.blobs().get(*blob)?)
                 .map_err(|e| WorldFailed(format!("sample {blob} cannot be read: {e}")))?;
             samples.push((*advantage, sample));
         }
-        let job = bus.ask(|state| job(state, role, samples))??;
+        let job = desk.ask(|state| job(state, role, samples))??;
         let trained = self.engine.lock().unwrap_or_else(PoisonError::into_inner).train(&job)?;
         let after = PolicyVersion { role, steps: batch.before.steps + 1 };
         tracing::info!(step = %batch.step, loss = trained.update.loss, "step taken");
@@ -52,7 +52,7 @@ impl Trainer {
             update: Some(trained.update),
         };
         // The checkpoint comes first: weights in use always have one, wherever the log ends.
-        let saved = bus.ask(|state| state.checkpoints.get(&after).map(|c| c.files.clone()))?;
+        let saved = desk.ask(|state| state.checkpoints.get(&after).map(|c| c.files.clone()))?;
         let mut events = Vec::new();
         match saved {
             None => {
@@ -70,7 +70,7 @@ impl Trainer {
             }
         }
         events.push(caused(batch.cause, taken));
-        bus.append(Actor::Trainer, events)?;
+        desk.append(Actor::Trainer, events)?;
         Ok(())
     }
 }
@@ -93,33 +93,37 @@ fn job(state: &RunState, role: Role, samples: Vec<(f64, Sample)>) -> Result<Trai
     })
 }
 
+/// Scores of all groups that are complete.
+fn scores(state: &RunState) -> Vec<(Option<Seq>, Event)> {
+    let scored = |group: Complete| {
+        let Complete { group, step, scores, cause } = group;
+        caused(cause, Event::GroupScored { group, step, scores })
+    };
+    score::groups_to_score(state).into_iter().map(scored).collect()
+}
+
+/// The batch of the open step, if it is complete. Whether the policy is frozen is asked at this moment.
+fn batch(state: &RunState) -> Vec<(Option<Seq>, Event)> {
+    let started = |batch: Batch| {
+        let Batch { step, before, groups, cause } = batch;
+        caused(cause, Event::StepStarted { step, before, groups })
+    };
+    score::step_to_start(state).map(started).into_iter().collect()
+}
+
 impl Shell for Trainer {
     fn actor(&self) -> Actor {
         Actor::Trainer
     }
 
-    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
-        let complete = bus.ask(score::groups_to_score)?;
-        if !complete.is_empty() {
-            let scored = complete.into_iter().map(|group| {
-                let event = Event::GroupScored {
-                    group: group.group,
-                    step: group.step,
-                    scores: group.scores,
-                };
-                caused(group.cause, event)
-            });
-            bus.append(Actor::Trainer, scored.collect())?;
+    fn work(&mut self, desk: &Desk<'_>) -> Result<bool, Failed> {
+        if !desk.decide(Actor::Trainer, scores)?.is_empty()
+            || !desk.decide(Actor::Trainer, batch)?.is_empty()
+        {
             return Ok(true);
         }
-        if let Some(batch) = bus.ask(score::step_to_start)? {
-            let event =
-                Event::StepStarted { step: batch.step, before: batch.before, groups: batch.groups };
-            bus.append(Actor::Trainer, vec![caused(batch.cause, event)])?;
-            return Ok(true);
-        }
-        match bus.ask(score::step_to_take)? {
-            Some(batch) => self.take(bus, &batch).map(|()| true),
+        match desk.ask(score::step_to_take)? {
+            Some(batch) => self.take(desk, &batch).map(|()| true),
             None => Ok(false),
         }
     }

@@ -10,7 +10,7 @@ use events::sample::Sample;
 use events::state::RunState;
 
 use super::{Failed, Limits, Shell, caused, text, weights_in_use};
-use crate::bus::Bus;
+use crate::desk::Desk;
 use crate::ports::{Engine, GenerateJob, Prompt, WorldFailed};
 
 /// The engine, shared by those who draw and who train.
@@ -38,15 +38,15 @@ impl Writer {
         Self { role, engine, limits }
     }
 
-    fn asks(&self, bus: &Bus) -> Result<Vec<Ask>, Failed> {
+    fn asks(&self, desk: &Desk<'_>) -> Result<Vec<Ask>, Failed> {
         match self.role {
-            Role::Proposer => bus.ask(proposals).map_err(Failed::Bus),
+            Role::Proposer => desk.ask(proposals).map_err(Failed::Bus),
             Role::Coder => {
-                let (orders, template) = bus.ask(|state| {
+                let (orders, template) = desk.ask(|state| {
                     let template = state.config.as_ref().map(|c| c.coder.policy.prompt.clone());
                     (work::kernels_to_write(state), template.unwrap_or_default())
                 })?;
-                let ask = |order| kernel_ask(bus, &template, order);
+                let ask = |order| kernel_ask(desk, &template, order);
                 // Only as many prompts as one append needs: reading all sources would be wasted.
                 orders.into_iter().take(self.limits.samples).map(ask).collect()
             }
@@ -73,8 +73,8 @@ fn proposals(state: &RunState) -> Vec<Ask> {
     work::proposals_to_write(state).into_iter().map(ask).collect()
 }
 
-fn kernel_ask(bus: &Bus, template: &str, order: work::KernelOrder) -> Result<Ask, Failed> {
-    let source = text(bus, order.source)?;
+fn kernel_ask(desk: &Desk<'_>, template: &str, order: work::KernelOrder) -> Result<Ask, Failed> {
+    let source = text(desk, order.source)?;
     let (module, step) = (order.module, order.step);
     let samples = order.missing.into_iter().map(|(index, kernel, seed)| {
         let record: Record =
@@ -125,7 +125,7 @@ fn extractor(state: &RunState) -> Extractor {
 
 /// Stores the sample and its code, and names them.
 fn answer(
-    bus: &Bus,
+    desk: &Desk<'_>,
     job: &GenerateJob,
     seed: u64,
     (sample, finish): &(Sample, Finish),
@@ -134,13 +134,13 @@ fn answer(
     let bytes = serde_json::to_vec(sample)
         .map_err(|e| Failed::World(WorldFailed(format!("a sample cannot be written: {e}"))))?;
     let source = match code {
-        Some(code) => Some(bus.blobs().put(code.as_bytes())?),
+        Some(code) => Some(desk.blobs().put(code.as_bytes())?),
         None => None,
     };
     Ok(Answer {
         seed,
         policy: job.weights.policy,
-        sample: bus.blobs().put(&bytes)?,
+        sample: desk.blobs().put(&bytes)?,
         source,
         tokens: u32::try_from(sample.tokens.len()).unwrap_or(u32::MAX),
         finish: *finish,
@@ -155,27 +155,27 @@ impl Shell for Writer {
         }
     }
 
-    fn work(&mut self, bus: &Bus) -> Result<bool, Failed> {
-        let batch = first_batch(self.asks(bus)?, self.limits.samples);
+    fn work(&mut self, desk: &Desk<'_>) -> Result<bool, Failed> {
+        let batch = first_batch(self.asks(desk)?, self.limits.samples);
         if batch.is_empty() {
             return Ok(false);
         }
-        let job = bus.ask(|state| job(state, self.role, &batch))??;
+        let job = desk.ask(|state| job(state, self.role, &batch))??;
         let drawn = self.engine.lock().unwrap_or_else(PoisonError::into_inner).generate(&job)?;
         let complete = drawn.len() == batch.len()
             && drawn.iter().zip(&batch).all(|(d, ask)| d.len() == ask.samples.len());
         if !complete {
             return Err(WorldFailed("the engine gave another number of samples".into()).into());
         }
-        let extractor = bus.ask(extractor)?;
+        let extractor = desk.ask(extractor)?;
         let mut events = Vec::new();
         for (ask, samples) in batch.iter().zip(&drawn) {
             for ((seed, record), sample) in ask.samples.iter().zip(samples) {
                 let code = extractor.code(&sample.0.text, self.role);
-                events.push(caused(ask.cause, record(answer(bus, &job, *seed, sample, code)?)));
+                events.push(caused(ask.cause, record(answer(desk, &job, *seed, sample, code)?)));
             }
         }
-        bus.append(self.actor(), events)?;
+        desk.append(self.actor(), events)?;
         Ok(true)
     }
 }

@@ -5,7 +5,8 @@ use toml::{Table, Value};
 use super::{BadConfig, RunConfig};
 
 /// What has gone into the run before anything could be changed.
-const FIXED: [&str; 4] = ["seed", "proposer.policy.init", "coder.policy.init", "sampler.table"];
+const FIXED: [&str; 5] =
+    ["seed", "proposer.policy.init", "coder.policy.init", "sampler.table", "actors"];
 /// The last part of settings that need not be there.
 const OPTIONAL: &str = "freeze-at-step";
 
@@ -19,7 +20,8 @@ pub(super) fn with(
     key: &str,
     value: Option<&str>,
 ) -> Result<RunConfig, BadConfig> {
-    if FIXED.contains(&key) {
+    let whose = key.split_once('.').map_or(key, |(first, _)| first);
+    if FIXED.contains(&key) || FIXED.contains(&whose) {
         return Err(BadConfig(format!("{key}: is what the run began with: start another run")));
     }
     let unknown =

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use self::known::Known;
 pub(super) use self::samples::text;
-use self::samples::{compiled, measured, sampled, validated, written};
+use self::samples::{compiled, measured, proposed, sampled, validated, written};
 use self::steps::{due, scored, stepped};
 use crate::event::Event;
 use crate::ids::{BlobId, Seq};
@@ -96,7 +96,13 @@ fn decided(known: &mut Known, state: &RunState, event: &Event, evidence: &dyn Ev
         | Event::RunResumed
         | Event::CheckpointSaved { .. }
         | Event::CheckpointDropped { .. }
-        | Event::SettingChanged { .. } => Ok(()),
+        | Event::SettingChanged { .. }
+        | Event::SettingPlanned { .. }
+        | Event::ActorAttached { .. }
+        | Event::ActorDetached { .. }
+        | Event::IntentRefused { .. }
+        | Event::Noted { .. } => Ok(()),
+        Event::ApisProposed { sets, .. } => proposed(known, state, sets, evidence),
         Event::RoundStarted { .. }
         | Event::PhaseStarted { .. }
         | Event::PhaseFinished { .. }

@@ -98,13 +98,22 @@ impl<'a> Rescorer<'a> {
         Ok(None)
     }
 
-    /// Folds the event.
+    /// Folds the event. Where the run's own settings change, the rules follow.
     pub fn apply(
         &mut self,
         seq: crate::ids::Seq,
         event: &Event,
     ) -> Result<(), crate::state::Illegal> {
-        self.state.apply(seq, event)
+        let before = self.state.settings;
+        self.state.apply(seq, event)?;
+        if let (true, Some(config)) = (self.state.settings != before, &self.state.config) {
+            self.rules.follow(config).map_err(|error| crate::state::Illegal {
+                seq,
+                event: event.name(),
+                why: error.to_string(),
+            })?;
+        }
+        Ok(())
     }
 
     fn row(&mut self, step: StepRef) -> &mut Row {

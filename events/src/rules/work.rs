@@ -51,8 +51,13 @@ pub fn sets_to_draw(state: &RunState) -> Vec<SetOrder> {
         .collect()
 }
 
-/// The APIs of one order, weighted by what the Coder failed at in the round before.
-pub fn draw_apis(state: &RunState, table: &ApiTable, seed: u64) -> Vec<String> {
+/// The APIs of one order: those that were asked for, else a draw weighted by what the Coder failed at
+/// in the round before.
+pub fn draw_apis(state: &RunState, table: &ApiTable, order: &SetOrder) -> Vec<String> {
+    let asked = state.proposed.get(&order.step).and_then(|sets| sets.get(order.index as usize));
+    if let Some(apis) = asked {
+        return apis.clone();
+    }
     let Some(config) = state.config.as_ref() else { return Vec::new() };
     let weakness = config.sampler.weakness.get();
     let weights: BTreeMap<String, f64> = state
@@ -61,7 +66,7 @@ pub fn draw_apis(state: &RunState, table: &ApiTable, seed: u64) -> Vec<String> {
         .map(|(api, tally)| (api.clone(), 1.0 + weakness * (1.0 - tally.share())))
         .collect();
     let sizes = (config.sampler.apis_min.get(), config.sampler.apis_max.get());
-    table.draw(Draw { seed, sizes, weights: &weights })
+    table.draw(Draw { seed: order.seed, sizes, weights: &weights })
 }
 
 /// Samples that one prompt lacks: index in the group, id, seed.

@@ -1,11 +1,11 @@
 //! One step of the fold for each event.
 
+mod settings;
 mod steps;
 
 use self::steps::{scored, started, taken};
 use super::{Checkpoint, KernelEntry, ModuleEntry, OpenStep, Position, RunState, SetEntry};
 use crate::config::RunConfig;
-use crate::config::change::any_time;
 use crate::event::{Event, Validity};
 use crate::ids::{KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
 
@@ -61,20 +61,8 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
         Event::StepTaken { step, before, after, update } => {
             taken(state, seq, *step, (*before, *after), update.as_ref())?;
         }
-        Event::CheckpointSaved { policy, files } => {
-            let steps = state.version(policy.role).steps + 1;
-            let next = PolicyVersion { role: policy.role, steps };
-            require(state.open.started.is_some(), "no step was started")?;
-            require(next == *policy, "these are not the weights of the open step")?;
-            require(!state.checkpoints.contains_key(policy), "this checkpoint was already saved")?;
-            let checkpoint = Checkpoint { policy: *policy, files: files.clone() };
-            state.checkpoints.insert(*policy, checkpoint);
-        }
-        Event::CheckpointDropped { policy, files } => {
-            let Some(checkpoint) = state.checkpoints.get_mut(policy) else {
-                return refuse("there is no such checkpoint");
-            };
-            checkpoint.files.retain(|(name, _)| !files.contains(name));
+        Event::CheckpointSaved { .. } | Event::CheckpointDropped { .. } => {
+            checkpoint(state, event)?;
         }
         Event::WorkFailed { work, attempt, .. } => {
             let count = state.failures.entry(work.clone()).or_default();
@@ -90,7 +78,17 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
             require(state.paused.take().is_some(), "it is not paused")?;
             state.failures.clear();
         }
-        Event::SettingChanged { key, value } => change(state, key, value.as_deref())?,
+        Event::SettingChanged { key, value } => {
+            settings::change(state, seq, key, value.as_deref())?;
+        }
+        Event::SettingPlanned { key, value, from } => {
+            settings::plan(state, key, value.as_ref(), *from)?;
+        }
+        Event::ApisProposed { step, sets } => settings::propose(state, *step, sets)?,
+        Event::ActorAttached { .. }
+        | Event::ActorDetached { .. }
+        | Event::IntentRefused { .. }
+        | Event::Noted { .. } => {}
         Event::ServiceStarted { .. }
         | Event::JobSubmitted { .. }
         | Event::JobJudged { .. }
@@ -103,13 +101,26 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
     Ok(())
 }
 
-/// Another value of a setting. What an open step has drawn was drawn with the settings it has.
-fn change(state: &mut RunState, key: &str, value: Option<&str>) -> Outcome {
-    require(state.position != Position::Finished, "the run is over")?;
-    let idle = state.open == OpenStep::default();
-    require(idle || any_time(key), "a step is open: it goes on with the settings it has")?;
-    let config = state.config.as_ref().map(|config| config.with(key, value));
-    state.config = config.transpose().map_err(|e| Refusal::Text(e.to_string()))?;
+/// Weights that were stored, or are not needed any more.
+fn checkpoint(state: &mut RunState, event: &Event) -> Outcome {
+    match event {
+        Event::CheckpointSaved { policy, files } => {
+            let steps = state.version(policy.role).steps + 1;
+            let next = PolicyVersion { role: policy.role, steps };
+            require(state.open.started.is_some(), "no step was started")?;
+            require(next == *policy, "these are not the weights of the open step")?;
+            require(!state.checkpoints.contains_key(policy), "this checkpoint was already saved")?;
+            let checkpoint = Checkpoint { policy: *policy, files: files.clone() };
+            state.checkpoints.insert(*policy, checkpoint);
+        }
+        Event::CheckpointDropped { policy, files } => {
+            let Some(checkpoint) = state.checkpoints.get_mut(policy) else {
+                return refuse("there is no such checkpoint");
+            };
+            checkpoint.files.retain(|(name, _)| !files.contains(name));
+        }
+        _ => {}
+    }
     Ok(())
 }
 
@@ -139,6 +150,7 @@ fn course(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
             require(state.position == turn, "it is not this phase's turn")?;
             let step = StepRef { round: *round, role: *role, step: 0 };
             state.position = Position::InPhase { step, since: seq };
+            settings::opened(state, seq, step)?;
         }
         Event::PhaseFinished { round, role } => {
             let Position::InPhase { step, .. } = state.position else {

@@ -19,13 +19,18 @@ const POLICY: PolicyVersion = PolicyVersion { role: Role::Coder, steps: 39 };
 /// At least one draft of each variant of [`Event`], in the order of the enum, always the same. Not a
 /// legal history: it is for codecs and stores.
 pub fn one_of_each() -> Vec<Draft> {
-    let events = [started(), sampled(), judged(), trained(), served()].concat();
-    let draft = |(at, event)| Draft {
-        cause: (at > 0).then_some(Seq(at)),
-        actor: if at % 2 == 0 { Actor::RunControl } else { Actor::Trainer },
-        event,
-    };
+    let events = [started(), sampled(), judged(), trained(), served(), attached()].concat();
+    let draft =
+        |(at, event)| Draft { cause: (at > 0).then_some(Seq(at)), actor: actor(at, &event), event };
     (0..).zip(events).map(draft).collect()
+}
+
+fn actor(at: u64, event: &Event) -> Actor {
+    match event {
+        Event::Noted { .. } => "reward-observer".parse().map_or(Actor::Trainer, Actor::Attached),
+        _ if at.is_multiple_of(2) => Actor::RunControl,
+        _ => Actor::Trainer,
+    }
 }
 
 fn run() -> RunId {
@@ -221,5 +226,16 @@ fn served() -> Vec<Event> {
             key: "proposer.policy.freeze-at-step".into(),
             value: Some("40".into()),
         },
+    ]
+}
+
+fn attached() -> Vec<Event> {
+    vec![
+        Event::ActorAttached { what: "python observer.py".into() },
+        Event::ActorDetached { why: "it left".into() },
+        Event::IntentRefused { intent: "{\"intent\": \"melt\"}".into(), why: "unknown".into() },
+        Event::SettingPlanned { key: "coder.beta".into(), value: Some("0.5".into()), from: STEP },
+        Event::ApisProposed { step: STEP, sets: vec![vec!["torch.relu".into()], vec![]] },
+        Event::Noted { text: "mean reward 0.4".into() },
     ]
 }

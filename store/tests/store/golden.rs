@@ -139,4 +139,7 @@ fn every_variant_is_in_it_in_order() {
     let mut newer = encode(&expected()[0]).unwrap();
     newer[place(&expected()[0])] = last + 1;
     assert!(decode(&newer).is_err(), "a variant was added: add it to `one_of_each`");
+    let mut names: Vec<_> = expected().iter().map(|record| record.event.name()).collect();
+    names.dedup();
+    assert_eq!(names, events::event::NAMES);
 }

@@ -72,14 +72,14 @@ impl Known {
         self.table.as_ref().ok_or_else(|| "no API table".to_owned())
     }
 
-    /// The APIs that a draw with `seed` gives now.
+    /// The APIs that `order` gets now.
     pub fn draw(
         &mut self,
         state: &RunState,
         evidence: &dyn Evidence,
-        seed: u64,
+        order: &SetOrder,
     ) -> Result<Vec<String>, String> {
-        Ok(work::draw_apis(state, &self.table(state, evidence)?.table, seed))
+        Ok(work::draw_apis(state, &self.table(state, evidence)?.table, order))
     }
 
     /// All APIs of the table.

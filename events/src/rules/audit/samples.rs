@@ -1,6 +1,6 @@
 //! What models wrote and what was found out about it.
 
-use super::super::{control, prompt, validity};
+use super::super::{control, intent, prompt, validity};
 use super::known::Known;
 use super::{Check, Evidence, same};
 use crate::event::{Answer, CompileOutcome, Event, Finish};
@@ -19,7 +19,17 @@ pub(super) fn sampled(
     let order = Known::set(state, *set, *index).ok_or("this API set is not wanted")?;
     same("the step", step, &order.step)?;
     same("the seed", seed, &order.seed)?;
-    same("the set", apis, &known.draw(state, evidence, order.seed)?)
+    same("the set", apis, &known.draw(state, evidence, &order)?)
+}
+
+/// API sets that were asked for, and whether they may be.
+pub(super) fn proposed(
+    known: &mut Known,
+    state: &RunState,
+    sets: &[Vec<String>],
+    evidence: &dyn Evidence,
+) -> Check {
+    intent::check_sets(state, sets, known.apis(state, evidence)?)
 }
 
 /// What was wanted of an answer: place, seed, prompt and who writes it.

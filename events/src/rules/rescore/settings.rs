@@ -23,6 +23,8 @@ pub struct Rulebook {
     pub tolerance: Tolerance,
     /// Which static rules hold.
     pub purity: Purity,
+    /// Settings that differ from the run's: they hold from its start to its end.
+    changes: Vec<(String, String)>,
 }
 
 /// Settings of a config that only change how recorded facts are scored. All others change what is drawn,
@@ -47,7 +49,18 @@ const ASIDE: &[&str] = &["judge.tolerance", "judge.tolerance-scale", "judge.puri
 impl Rulebook {
     /// The rules of the run itself.
     pub fn of(config: &RunConfig) -> Self {
-        Self { config: config.clone(), tolerance: Tolerance::USUAL, purity: Purity::Recorded }
+        let (config, changes) = (config.clone(), Vec::new());
+        Self { config, tolerance: Tolerance::USUAL, purity: Purity::Recorded, changes }
+    }
+
+    /// The same changes to other settings of the run: its own have changed.
+    pub fn follow(&mut self, config: &RunConfig) -> Result<(), BadConfig> {
+        let mut config = config.clone();
+        for (key, value) in &self.changes {
+            config = config.with(key, Some(value))?;
+        }
+        self.config = config;
+        Ok(())
     }
 
     /// Changes one rule, as `key=value`. The error names the key and what would be right.
@@ -60,7 +73,10 @@ impl Rulebook {
             "judge.tolerance" => self.tolerance.flat = positive(key, value)?,
             "judge.tolerance-scale" => self.tolerance.scale = positive(key, value)?,
             "judge.purity" => self.purity = purity(key, value)?,
-            _ if SCORING.contains(&key) => self.config = self.config.with(key, Some(value))?,
+            _ if SCORING.contains(&key) => {
+                self.config = self.config.with(key, Some(value))?;
+                self.changes.push((key.to_owned(), value.to_owned()));
+            }
             _ => return Err(refused(&self.config, key, value)),
         }
         Ok(())

@@ -77,7 +77,7 @@ pub fn coder_batch<'a>(
     let by_information = |fresh: bool| {
         let mut entries: Vec<&PoolEntry> =
             pool.iter().filter(|e| (e.round == step.round) == fresh).collect();
-        entries.sort_by_key(|entry| (distance(entry), entry.module));
+        entries.sort_by_key(|entry| (distance(entry), entry.rank));
         entries
     };
     let (fresh, old) = (by_information(true), by_information(false));

@@ -1,8 +1,9 @@
 //! Scores of groups, and gradient steps.
 
+use super::settings::opened;
 use super::{Outcome, in_step, open_role, refuse, require};
 use crate::event::{ModuleScore, Scores, Update, Validity, Verdict};
-use crate::ids::{GroupId, ModuleId, PolicyVersion, Seq, StepRef};
+use crate::ids::{ApiSetId, GroupId, ModuleId, PolicyVersion, Seq, StepRef};
 use crate::state::{OpenStep, PoolEntry, Position, RunState, ScoredGroup};
 
 pub(super) fn scored(
@@ -76,12 +77,15 @@ impl PoolEntry {
         let source = entry.source?;
         let judged = verdicts.iter().filter(|v| v.is_judged()).count();
         let correct = verdicts.iter().filter(|v| v.is_correct()).count();
-        let apis = state.open.sets.get(&entry.set).map(|s| s.apis.clone()).unwrap_or_default();
+        let (step, set) = (open_role(state)?, state.open.sets.get(&entry.set)?);
+        let index = set.modules.iter().find(|(_, other)| **other == module).map(|(at, _)| *at)?;
+        let first = ApiSetId::at(*state.lineage.first()?, step, entry.set);
         (judged > 0).then_some(PoolEntry {
             module,
+            rank: ModuleId::at(first, step, index),
             source,
             validated,
-            apis,
+            apis: set.apis.clone(),
             round,
             correct: correct as u32,
             of: judged as u32,
@@ -137,7 +141,7 @@ pub(super) fn taken(
     state.totals.steps.entry(step.role).or_default().add(update.is_some());
     state.open = OpenStep::default();
     state.failures.clear();
-    state.position =
-        Position::InPhase { step: StepRef { step: step.step + 1, ..step }, since: seq };
-    Ok(())
+    let next = StepRef { step: step.step + 1, ..step };
+    state.position = Position::InPhase { step: next, since: seq };
+    opened(state, seq, next)
 }

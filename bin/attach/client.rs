@@ -1,0 +1,90 @@
+//! The other side of the socket: a process that is attached.
+
+use std::io::{self, BufReader, ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use actors::attached::{Answer, Hello, Outcome, Reply, read_line};
+use anyhow::{Context, Result, anyhow};
+use events::ids::{RunId, Seq};
+use events::intent::Intent;
+use serde_json::json;
+
+use super::place;
+
+/// How long a daemon may take from owning its run to opening its socket: it folds the log meanwhile.
+const STARTING: Duration = Duration::from_secs(60);
+
+/// A connection that was let in.
+pub struct Connection {
+    /// What the daemon sends.
+    pub lines: BufReader<UnixStream>,
+    /// What it is sent.
+    pub stream: UnixStream,
+    /// The run.
+    pub run: RunId,
+    /// Its last event when it was let in.
+    pub last: Seq,
+}
+
+impl Connection {
+    /// Connects to the daemon of the run in `run_dir`. An error says who refused and why.
+    pub fn open(run_dir: &Path, hello: &Hello) -> Result<Self> {
+        // Whoever is gone is told of by the error of a write, not by the end of this process.
+        // SAFETY: called with constants; no handler of this program is replaced.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+        let stream = patiently(run_dir).with_context(|| {
+            let place = run_dir.display();
+            format!(
+                "the daemon of the run in {place} takes no connections: it is starting or ending"
+            )
+        })?;
+        writeln!(&stream, "{}", json!({ "hello": hello }))?;
+        let mut lines = BufReader::new(stream.try_clone()?);
+        match next(&mut lines)? {
+            Some(Reply::Welcome { run, last, .. }) => Ok(Self { lines, stream, run, last }),
+            Some(Reply::End { why }) => Err(anyhow!("the daemon does not let it in: {why}")),
+            other => Err(anyhow!("the daemon answers {other:?} where it should welcome")),
+        }
+    }
+
+    /// Asks for one thing and waits for what becomes of it.
+    pub fn ask(&mut self, intent: &Intent) -> Result<Outcome> {
+        writeln!(&self.stream, "{}", json!(intent))?;
+        loop {
+            match next(&mut self.lines)? {
+                Some(Reply::Answer(Answer { outcome, .. })) => return Ok(outcome),
+                Some(Reply::End { why }) => return Err(anyhow!("the daemon ended it: {why}")),
+                Some(_) => {}
+                None => return Err(anyhow!("the daemon is gone")),
+            }
+        }
+    }
+}
+
+/// Connects, and waits for a daemon that has only just taken the run.
+fn patiently(run_dir: &Path) -> io::Result<UnixStream> {
+    let end = Instant::now() + STARTING;
+    loop {
+        match place::connect(run_dir) {
+            Err(error)
+                if Instant::now() < end
+                    && store::owner(run_dir).is_some()
+                    && matches!(
+                        error.kind(),
+                        ErrorKind::NotFound | ErrorKind::ConnectionRefused
+                    ) =>
+            {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            connected => return connected,
+        }
+    }
+}
+
+/// The daemon's next line.
+pub fn next(lines: &mut BufReader<UnixStream>) -> Result<Option<Reply>> {
+    let text = read_line(lines, usize::MAX).context("reading from the daemon")?;
+    text.map(|text| serde_json::from_str(&text).context("a line of the daemon")).transpose()
+}

@@ -1,0 +1,266 @@
+//! The daemon's side of the socket: a thread that takes what an actor writes and one that sends it
+//! events, for each connection. Neither holds anything that the run waits for.
+
+use std::io::{self, BufReader, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use actors::attached::{Bell, Feed, Gate, Hello, LINE_MAX, Reply, Session, read_line, welcome};
+use anyhow::{Context, Result};
+use events::ids::{RunId, Seq};
+use serde_json::Value;
+
+use super::place;
+
+/// Connections at the same time.
+const MOST: usize = 32;
+/// How long one may take to say who it is, and how long a line to it may take. A reader that is slower
+/// can come back and go on where it was.
+const HELLO: Duration = Duration::from_secs(10);
+const STALLED: Duration = Duration::from_secs(600);
+/// How long the end of the daemon waits for readers to take what is left.
+const LAST: Duration = Duration::from_secs(5);
+
+/// The open socket of a run.
+pub struct Doors {
+    run_dir: PathBuf,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    gate: Arc<Gate>,
+    run: RunId,
+    bell: Arc<Bell>,
+    /// Nobody new is let in, and who has seen everything goes.
+    closing: AtomicBool,
+    connections: AtomicUsize,
+    /// Streams of open connections, to end them.
+    streams: Mutex<Vec<(usize, UnixStream)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Doors {
+    /// Opens the socket in the folder of `run`.
+    pub fn open(run_dir: &Path, run: RunId, gate: Arc<Gate>) -> Result<Self> {
+        let listener = place::listen(run_dir)
+            .with_context(|| format!("making the socket in {}", run_dir.display()))?;
+        let shared = Arc::new(Shared {
+            bell: Bell::of(gate.bus()),
+            gate,
+            run,
+            closing: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            streams: Mutex::default(),
+        });
+        let inside = shared.clone();
+        std::thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                match stream {
+                    _ if inside.closing.load(Ordering::SeqCst) => break,
+                    Ok(stream) => inside.clone().accept(number, stream),
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection to the socket failed");
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                }
+            }
+        });
+        Ok(Self { run_dir: run_dir.to_owned(), shared })
+    }
+
+    /// Lets readers take what is left, for a few seconds, and ends all connections.
+    pub fn close(self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        // Whoever waits for connections sees that it is over.
+        drop(place::connect(&self.run_dir));
+        self.shared.bell.ring();
+        self.wait(LAST);
+        for (_, stream) in lock(&self.shared.streams).iter() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.wait(Duration::from_secs(1));
+    }
+
+    fn wait(&self, limit: Duration) {
+        let end = Instant::now() + limit;
+        while self.shared.connections.load(Ordering::SeqCst) > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Doors {
+    /// Also where the daemon could not start: nobody is to wait at a door that nobody opens.
+    fn drop(&mut self) {
+        place::remove(&self.run_dir);
+    }
+}
+
+impl Shared {
+    fn accept(self: Arc<Self>, number: usize, stream: UnixStream) {
+        if self.connections.fetch_add(1, Ordering::SeqCst) >= MOST {
+            self.connections.fetch_sub(1, Ordering::SeqCst);
+            let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
+            let _ = (&stream).write_all(end("too many are attached").as_bytes());
+            return;
+        }
+        if let Ok(copy) = stream.try_clone() {
+            lock(&self.streams).push((number, copy));
+        }
+        let inside = self.clone();
+        // A machine that has no thread left must not end the daemon.
+        let started = std::thread::Builder::new().name("attached".to_owned()).spawn(move || {
+            if let Err(error) = inside.serve(&stream) {
+                tracing::debug!(%error, "an attached actor is gone");
+            }
+            let _ = stream.shutdown(Shutdown::Both);
+            inside.forget(number);
+        });
+        if let Err(error) = started {
+            tracing::warn!(%error, "an actor is not let in");
+            self.forget(number);
+        }
+    }
+
+    /// A connection is over.
+    fn forget(&self, number: usize) {
+        lock(&self.streams).retain(|(other, _)| *other != number);
+        self.connections.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn serve(self: &Arc<Self>, stream: &UnixStream) -> io::Result<()> {
+        stream.set_read_timeout(Some(HELLO))?;
+        stream.set_write_timeout(Some(STALLED))?;
+        let mut lines = BufReader::new(stream.try_clone()?);
+        let writer = Arc::new(Mutex::new(stream.try_clone()?));
+        let last = self.gate.bus().log().head().0;
+        let entered = hello(&mut lines).and_then(|hello| Ok((self.gate.attach(&hello)?, hello)));
+        let (mut session, hello) = match entered {
+            Ok(entered) => entered,
+            Err(why) => return lock(&writer).write_all(end(&why).as_bytes()),
+        };
+        stream.set_read_timeout(None)?;
+        let name = session.name();
+        tracing::info!(%name, what = hello.what, "attached");
+        let why = match send(&writer, &welcome(self.run, last)) {
+            Ok(()) => {
+                let left = Arc::new(AtomicBool::new(false));
+                let feeder = self.feed(&hello, last, (writer.clone(), left.clone()))?;
+                let why = self.listen(&mut session, &mut lines, &writer);
+                left.store(true, Ordering::SeqCst);
+                let _ = stream.shutdown(Shutdown::Both);
+                self.bell.ring();
+                let sent = feeder.join().unwrap_or_else(|_| Err("its reader ended".to_owned()));
+                why.or_else(|| sent.err()).unwrap_or_else(|| "the daemon ends".to_owned())
+            }
+            Err(error) => format!("it does not listen: {error}"),
+        };
+        tracing::info!(%name, why, "detached");
+        session.leave(&why);
+        Ok(())
+    }
+
+    /// Sends the events that were asked for, in a thread of its own, until there is no one to take them
+    /// or the daemon ends and all is sent. The error is what kept it from that.
+    fn feed(
+        self: &Arc<Self>,
+        hello: &Hello,
+        last: Seq,
+        (writer, left): (Arc<Mutex<UnixStream>>, Arc<AtomicBool>),
+    ) -> io::Result<JoinHandle<Result<(), String>>> {
+        let mut feed = Feed::new(hello.after, hello.filter.clone());
+        let shared = self.clone();
+        std::thread::Builder::new().name("feed".to_owned()).spawn(move || {
+            let gone = |error: io::Error| format!("it does not read: {error}");
+            let mut catching_up = true;
+            while !left.load(Ordering::SeqCst) {
+                let rung = shared.bell.count();
+                let closing = shared.closing.load(Ordering::SeqCst);
+                let read = feed.next(shared.gate.bus().log()).map_err(|e| e.to_string())?;
+                let dry = read.is_none();
+                for recorded in read.into_iter().flatten() {
+                    send(&writer, &Reply::Event(Box::new(recorded))).map_err(gone)?;
+                }
+                if catching_up && (dry || feed.after() >= last) {
+                    catching_up = false;
+                    send(&writer, &Reply::CaughtUp(last)).map_err(gone)?;
+                }
+                if !dry {
+                    continue;
+                }
+                if closing {
+                    let stream = lock(&writer);
+                    let _ = (&*stream).write_all(end("the daemon ends").as_bytes());
+                    // Whoever waits for a line of the actor is not waited for any more.
+                    let _ = stream.shutdown(Shutdown::Read);
+                    return Ok(());
+                }
+                shared.bell.wait(rung);
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes lines until there are no more; says why it ended, if it was the actor's doing.
+    fn listen(
+        &self,
+        session: &mut Session,
+        lines: &mut BufReader<UnixStream>,
+        writer: &Mutex<UnixStream>,
+    ) -> Option<String> {
+        loop {
+            let text = match read_line(lines, LINE_MAX) {
+                // What was sent and not taken when the daemon ends is not taken any more.
+                Ok(_) if self.closing.load(Ordering::SeqCst) => return None,
+                Ok(Some(text)) => text,
+                Ok(None) => return Some("it left".to_owned()),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    let _ = lock(writer).write_all(end(&error.to_string()).as_bytes());
+                    return Some(error.to_string());
+                }
+                Err(error) => return Some(format!("its connection failed: {error}")),
+            };
+            if text.trim().is_empty() {
+                continue;
+            }
+            let answer = match session.line(&text) {
+                Ok(answer) => answer,
+                Err(error) => return Some(format!("the daemon failed: {error}")),
+            };
+            if let Err(error) = send(writer, &Reply::Answer(answer)) {
+                return Some(format!("it does not read: {error}"));
+            }
+            if session.is_lost() {
+                let why = "too much in a row was refused";
+                let _ = lock(writer).write_all(end(why).as_bytes());
+                return Some(why.to_owned());
+            }
+        }
+    }
+}
+
+fn hello(lines: &mut BufReader<UnixStream>) -> Result<Hello, String> {
+    let form = "the first line must be {\"hello\": {\"protocol\": 1, \"name\": \"my-actor\"}}";
+    let wrong = |what: String| format!("{form}: {what}");
+    let text = read_line(lines, LINE_MAX).map_err(|e| wrong(e.to_string()))?;
+    let text = text.ok_or_else(|| wrong("there is none".to_owned()))?;
+    let mut value: Value = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+    let hello = value.get_mut("hello").map(Value::take).unwrap_or_default();
+    serde_json::from_value(hello).map_err(|e| wrong(e.to_string()))
+}
+
+fn send(writer: &Mutex<UnixStream>, reply: &Reply) -> io::Result<()> {
+    lock(writer).write_all(reply.to_line().as_bytes())
+}
+
+fn end(why: &str) -> String {
+    Reply::End { why: why.to_owned() }.to_line()
+}

@@ -1,0 +1,71 @@
+//! Events into a file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use actors::attached::{Attached, Filter};
+use events::event::Recorded;
+use events::ids::Seq;
+use events::intent::Intent;
+
+/// Longest end of a file that is looked through for its last line, in bytes.
+const TAIL: u64 = 16 << 20;
+
+/// Writes each event as a line of JSON.
+pub struct Tap {
+    path: String,
+    file: File,
+    events: Option<Vec<String>>,
+    /// The last event in the file.
+    last: Seq,
+}
+
+impl Tap {
+    /// Opens or makes the file at `path`; what is in it stays, but for a line that was cut off.
+    pub fn open(path: &str, events: Option<Vec<String>>) -> Result<Self, String> {
+        let cannot = |error: std::io::Error| format!("tap: cannot write {path}: {error}");
+        let mut options = OpenOptions::new();
+        let mut file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(cannot)?;
+        let length = file.metadata().map_err(cannot)?.len();
+        let start = length.saturating_sub(TAIL);
+        let mut tail = Vec::new();
+        file.seek(SeekFrom::Start(start)).map_err(cannot)?;
+        file.read_to_end(&mut tail).map_err(cannot)?;
+        let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let last = match tail[..whole].split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()) {
+            None if length == 0 || (start == 0 && whole == 0) => Seq(0),
+            None => return Err(format!("tap: {path} holds other things than events")),
+            Some(line) => {
+                let recorded = serde_json::from_slice::<Recorded>(line);
+                recorded.map_err(|e| format!("tap: the last line of {path} is no event: {e}"))?.seq
+            }
+        };
+        file.set_len(start + whole as u64).map_err(cannot)?;
+        file.seek(SeekFrom::End(0)).map_err(cannot)?;
+        Ok(Self { path: path.to_owned(), file, events, last })
+    }
+}
+
+impl Attached for Tap {
+    fn filter(&self) -> Filter {
+        Filter { events: self.events.clone(), actors: None }
+    }
+
+    fn after(&mut self, _: Seq) -> Seq {
+        self.last
+    }
+
+    fn see(&mut self, recorded: &Recorded) -> Result<Vec<Intent>, String> {
+        let mut line = serde_json::to_vec(recorded).map_err(|error| error.to_string())?;
+        line.push(b'\n');
+        let written = self.file.write_all(&line);
+        written.map_err(|error| format!("tap: cannot write {}: {error}", self.path))?;
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,232 @@
+//! `kernelzero attach`: a process beside a run that sees its events and asks for things.
+
+use std::io::{self, BufReader, Write};
+use std::net::Shutdown;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use actors::attached::{
+    Answer, Attached, Feed, Filter, Hello, Outcome, PROTOCOL, Reply, Tended, read_line, welcome,
+};
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use events::config::BuiltIn;
+use events::ids::{RunId, Seq};
+use events::intent::ActorName;
+use events::log::Log;
+use events::rules::intent::{Code, Refused};
+use serde_json::Value;
+use store::{FileLog, OpenMode};
+
+use crate::attach::client::{Connection, next};
+use crate::attach::make;
+use crate::daemon;
+use crate::exit::{Exit, Usage};
+use crate::runs::{home_to_read, pick};
+
+/// `kernelzero attach`.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The run; the newest if absent. It must be running.
+    run: Option<RunId>,
+    /// What the actor is called in the log.
+    #[arg(long, default_value = "attached")]
+    name: ActorName,
+    /// It sees events after this position.
+    #[arg(long, default_value_t = 0)]
+    after: u64,
+    /// It sees only events of these names, such as `StepTaken,GroupScored`.
+    #[arg(long, value_delimiter = ',')]
+    events: Option<Vec<String>>,
+    /// It sees only events of these actors, such as `trainer`.
+    #[arg(long, value_delimiter = ',')]
+    actors: Option<Vec<String>>,
+    /// A built-in actor instead of a program, as a config names it, such as
+    /// `kind = "tap", file = "events.jsonl"`.
+    #[arg(long, conflicts_with_all = ["command", "after", "events", "actors"], value_parser = built_in)]
+    actor: Option<BuiltIn>,
+    /// The program: events come on its standard input, intents go on its standard output.
+    #[arg(last = true, required_unless_present = "actor")]
+    command: Vec<String>,
+}
+
+fn built_in(text: &str) -> Result<BuiltIn, String> {
+    #[derive(serde::Deserialize)]
+    struct Line {
+        actor: BuiltIn,
+    }
+    let line: Line = toml::from_str(&format!("actor = {{ {text} }}"))
+        .map_err(|e| e.to_string().trim_end().lines().last().unwrap_or_default().to_owned())?;
+    line.actor.check().map(|()| line.actor)
+}
+
+/// How often the log is looked at for new events.
+const POLL: Duration = Duration::from_millis(50);
+
+/// `kernelzero attach`. The events come from the log's files, so the program misses none when the daemon
+/// ends; only what it asks for goes through the daemon.
+pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
+    let home = home_to_read(dir)?;
+    let run = pick(&home, arguments.run)?;
+    let run_dir = home.run_dir(run);
+    if daemon::about(&run_dir).is_none() {
+        let text = format!("run {run} has no daemon: start it with `kernelzero run --run {run}`");
+        return Err(Usage(text).into());
+    }
+    let filter = Filter { events: arguments.events, actors: arguments.actors };
+    filter.check().map_err(|why| Usage(format!("--events: {why}")))?;
+    let hello = Hello {
+        protocol: PROTOCOL,
+        name: arguments.name,
+        what: match &arguments.actor {
+            Some(actor) => serde_json::to_string(actor)?,
+            None => arguments.command.join(" "),
+        },
+        after: Seq(0),
+        filter: Filter::of(&[]),
+    };
+    let connection = Connection::open(&run_dir, &hello)?;
+    let log = home.open_run(run, OpenMode::ReadOnly)?;
+    if let Some(wanted) = &arguments.actor {
+        let blobs = Arc::new(home.blobs_to_read()?);
+        let actor = make(arguments.name, wanted, blobs).map_err(Usage)?;
+        return stay(actor, connection, &log, &run_dir);
+    }
+    let mut child = spawn(&arguments.command)?;
+    let input = child.stdin.take().context("the program has no standard input")?;
+    let output = child.stdout.take().context("the program has no standard output")?;
+    let beside = Beside {
+        input: Mutex::new(Some(input)),
+        daemon_gone: AtomicBool::new(false),
+        left: AtomicBool::new(false),
+    };
+    let Connection { lines, stream, last, .. } = connection;
+    std::thread::scope(|scope| {
+        beside.send(&welcome(run, last));
+        scope.spawn(|| beside.answers(lines));
+        let feeder =
+            scope.spawn(|| beside.events(&log, Feed::new(Seq(arguments.after), filter), last));
+        let mut output = BufReader::new(output);
+        while let Ok(Some(text)) = read_line(&mut output, usize::MAX) {
+            if writeln!(&stream, "{text}").is_err() {
+                beside.send(&gone());
+            }
+        }
+        // One that asks for nothing more may go on reading.
+        let status = child.wait().context("waiting for the program")?;
+        beside.left.store(true, Ordering::SeqCst);
+        let _ = stream.shutdown(Shutdown::Both);
+        feeder.join().map_err(|_| anyhow!("the thread that reads the log ended"))??;
+        if status.success() {
+            Ok(Exit::Ok)
+        } else {
+            Err(anyhow!("the attached program ended with {status}; the run goes on"))
+        }
+    })
+}
+
+/// Has a built-in actor see events until the daemon ends and the log has no more.
+fn stay(
+    actor: Box<dyn Attached>,
+    mut connection: Connection,
+    log: &FileLog,
+    run_dir: &Path,
+) -> Result<Exit> {
+    let mut tended = Tended::new(actor, connection.last);
+    loop {
+        let alive = daemon::about(run_dir).is_some();
+        let mut ask = |intent| connection.ask(&intent).map_err(|error| format!("{error:#}"));
+        match tended.lot(log, &mut ask) {
+            Ok(true) if !alive => return Ok(Exit::Ok),
+            Ok(true) => std::thread::sleep(POLL),
+            Ok(false) => {}
+            Err(why) => return Err(anyhow!("the actor left: {why}; the run goes on")),
+        }
+    }
+}
+
+fn spawn(command: &[String]) -> Result<Child> {
+    let (program, arguments) = command.split_first().context("there is no program")?;
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| Usage(format!("cannot start {program}: {e}")).into())
+}
+
+fn gone() -> Reply {
+    let why = "the daemon is gone".to_owned();
+    let outcome = Outcome::Refused(Refused { code: Code::NotNow, why });
+    Reply::Answer(Answer { id: Value::Null, outcome })
+}
+
+/// What the threads beside the program share.
+struct Beside {
+    /// Its standard input until it is closed.
+    input: Mutex<Option<ChildStdin>>,
+    /// The daemon writes no more events.
+    daemon_gone: AtomicBool,
+    /// The program wants no more.
+    left: AtomicBool,
+}
+
+impl Beside {
+    fn input(&self) -> MutexGuard<'_, Option<ChildStdin>> {
+        self.input.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a line to the program; whether it takes any more.
+    fn send(&self, reply: &Reply) -> bool {
+        let mut input = self.input();
+        let taken = input.as_mut().is_some_and(|input| {
+            let written: io::Result<()> = input.write_all(reply.to_line().as_bytes());
+            written.and_then(|()| input.flush()).is_ok()
+        });
+        if !taken {
+            *input = None;
+        }
+        taken
+    }
+
+    /// Passes on what the daemon answers.
+    fn answers(&self, mut lines: BufReader<std::os::unix::net::UnixStream>) {
+        while let Ok(Some(reply)) = next(&mut lines) {
+            if matches!(reply, Reply::Answer(_)) {
+                self.send(&reply);
+            }
+        }
+        self.daemon_gone.store(true, Ordering::SeqCst);
+    }
+
+    /// Passes on events until the log is over or the program takes no more.
+    fn events(&self, log: &FileLog, mut feed: Feed, last: Seq) -> Result<()> {
+        let mut catching_up = true;
+        while !self.left.load(Ordering::SeqCst) {
+            let gone = self.daemon_gone.load(Ordering::SeqCst);
+            let read = feed.next(log as &dyn Log)?;
+            let dry = read.is_none();
+            for recorded in read.into_iter().flatten() {
+                if !self.send(&Reply::Event(Box::new(recorded))) {
+                    return Ok(());
+                }
+            }
+            if catching_up && (dry || feed.after() >= last) {
+                catching_up = false;
+                self.send(&Reply::CaughtUp(last));
+            }
+            if dry && gone {
+                self.send(&Reply::End { why: "the daemon ended".to_owned() });
+                *self.input() = None;
+                return Ok(());
+            }
+            if dry {
+                std::thread::sleep(POLL);
+            }
+        }
+        Ok(())
+    }
+}

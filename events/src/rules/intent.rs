@@ -1,0 +1,175 @@
+//! What an intent comes to: the event that it makes, or why it cannot be.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::change::any_time;
+use crate::event::{Actor, Event};
+use crate::ids::{Role, Seq, StepRef};
+use crate::intent::{At, Boundary, Intent};
+use crate::rules::control::steps_in_phase;
+use crate::state::RunState;
+
+/// Longest note, and longest reason for a pause, in bytes.
+pub const TEXT_MAX: usize = 4096;
+
+/// What kind of refusal it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// A line is not one of the protocol.
+    BadLine,
+    /// There is no such intent, or a part of it is not what it must be.
+    BadIntent,
+    /// There is no such setting, or it cannot have this value.
+    BadSetting,
+    /// An API set is not one that could be drawn.
+    BadApis,
+    /// The step that it names is open or over.
+    Late,
+    /// The run does not allow it where it stands.
+    NotNow,
+}
+
+/// Why an intent is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{why}")]
+pub struct Refused {
+    /// The kind.
+    pub code: Code,
+    /// In words, with the fix.
+    pub why: String,
+}
+
+fn refused<T>(code: Code, why: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused { code, why: why.into() })
+}
+
+/// The event that follows from an intent now. `apis`: all names of the run's API table. The event can
+/// follow: it was tried on a copy of the state.
+pub fn effect(
+    state: &RunState,
+    intent: &Intent,
+    apis: &BTreeSet<String>,
+) -> Result<Event, Refused> {
+    // A note changes nothing, so it can follow anything.
+    if let Intent::Note { text } = intent {
+        return noted(text);
+    }
+    let Some(next) = state.next_step() else {
+        return refused(Code::NotNow, "the run is over: only notes are taken");
+    };
+    let event = match intent {
+        Intent::Freeze { policy, at_step } => {
+            Event::SettingChanged { key: freeze_key(*policy), value: Some(at_step.to_string()) }
+        }
+        Intent::Thaw { policy } => Event::SettingChanged { key: freeze_key(*policy), value: None },
+        Intent::Set { key, value, at: None } if any_time(key) => {
+            Event::SettingChanged { key: key.clone(), value: value.clone() }
+        }
+        Intent::Set { key, value, at } => {
+            let from = boundary(next, at.unwrap_or(At::Next(Boundary::Step)));
+            Event::SettingPlanned { key: key.clone(), value: value.clone(), from }
+        }
+        Intent::Pause { reason } if reason.len() > TEXT_MAX => {
+            return refused(Code::BadIntent, format!("`reason` is longer than {TEXT_MAX} bytes"));
+        }
+        Intent::Pause { reason } => Event::RunPaused { reason: reason.clone() },
+        Intent::Note { text } => noted(text)?,
+        Intent::Apis { step, sets } => {
+            let drawn = next.role == Role::Proposer && next.step < steps_in_phase(state, next.role);
+            let usual = if drawn { next } else { boundary(next, At::Next(Boundary::Round)) };
+            let step = step.unwrap_or(usual);
+            if step < next {
+                let why = format!("{step} is open or over: the next is {next}");
+                return refused(Code::Late, why);
+            }
+            check_sets(state, sets, apis).or_else(|why| refused(Code::BadApis, why))?;
+            Event::ApisProposed { step, sets: sets.clone() }
+        }
+    };
+    match state.clone().apply(Seq(state.last.0 + 1), &event) {
+        Ok(()) => Ok(event),
+        Err(illegal) => {
+            let setting = matches!(intent, Intent::Set { .. });
+            refused(if setting { Code::BadSetting } else { Code::NotNow }, illegal.why)
+        }
+    }
+}
+
+fn noted(text: &str) -> Result<Event, Refused> {
+    if text.len() > TEXT_MAX {
+        return refused(Code::BadIntent, format!("`text` is longer than {TEXT_MAX} bytes"));
+    }
+    Ok(Event::Noted { text: text.to_owned() })
+}
+
+/// The setting that freezes a policy.
+pub fn freeze_key(policy: Role) -> String {
+    format!("{policy}.policy.freeze-at-step")
+}
+
+/// The step that `at` means while `next` is the first that has not opened. One that is late means
+/// `next`.
+fn boundary(next: StepRef, at: At) -> StepRef {
+    let (round, role, step) = (next.round, next.role, next.step);
+    let start = |round, role| StepRef { round, role, step: 0 };
+    match at {
+        At::From(named) => named.max(next),
+        At::Next(Boundary::Step) => next,
+        // Nothing of this phase has opened: it is the next one.
+        At::Next(Boundary::Phase) if step == 0 => next,
+        At::Next(Boundary::Round) if step == 0 && role == Role::Proposer => next,
+        At::Next(Boundary::Phase) if role == Role::Proposer => start(round, Role::Coder),
+        At::Next(Boundary::Phase | Boundary::Round) => start(round + 1, Role::Proposer),
+    }
+}
+
+/// Whether these could be the API sets of one step: as many and as large as drawn ones, of known APIs.
+pub fn check_sets(
+    state: &RunState,
+    sets: &[Vec<String>],
+    apis: &BTreeSet<String>,
+) -> Result<(), String> {
+    let config = state.config.as_ref().ok_or("the run has no config")?;
+    let most = config.proposer.policy.batch_prompts.get() as usize;
+    if sets.is_empty() || sets.len() > most {
+        return Err(format!("there are {} sets: give 1 to {most}", sets.len()));
+    }
+    let sizes = config.sampler.apis_min.get() as usize..=config.sampler.apis_max.get() as usize;
+    for (index, set) in sets.iter().enumerate() {
+        if !sizes.contains(&set.len()) {
+            let (low, high) = (sizes.start(), sizes.end());
+            return Err(format!("set {index} has {} APIs: give {low} to {high}", set.len()));
+        }
+        if let Some(unknown) = set.iter().find(|api| !apis.contains(*api)) {
+            return Err(format!("set {index}: {unknown} is not in the run's API table"));
+        }
+        if set.iter().collect::<BTreeSet<_>>().len() < set.len() {
+            return Err(format!("set {index} names an API twice"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether an event may be by this actor: an attached one can only do what intents come to.
+pub fn may(actor: Actor, event: &Event) -> Result<(), String> {
+    let of_attached = matches!(
+        event,
+        Event::ActorAttached { .. }
+            | Event::ActorDetached { .. }
+            | Event::IntentRefused { .. }
+            | Event::SettingChanged { .. }
+            | Event::SettingPlanned { .. }
+            | Event::RunPaused { .. }
+            | Event::ApisProposed { .. }
+            | Event::Noted { .. }
+    );
+    match actor {
+        Actor::Attached(name) if !of_attached => {
+            Err(format!("{name} is attached and cannot have done this"))
+        }
+        _ => Ok(()),
+    }
+}

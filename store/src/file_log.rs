@@ -9,6 +9,7 @@ use events::event::{Draft, Recorded};
 use events::ids::{Digest, Seq};
 use events::log::{Log, LogError};
 
+use crate::disk;
 use crate::error::{damaged, io, refused};
 use crate::fork::{Base, ancestors};
 use crate::head::{Head, HeadFile, HeadState};
@@ -115,6 +116,7 @@ impl FileLog {
             sweep(&log)?;
             let opened = Writer::new(log, &view, head_file.open()?, options.segment_bytes)?;
             opened.write_head();
+            head_file.sync(opened.head())?;
             writer = Some(Mutex::new(opened));
         }
         let recovery = RecoveryReport { cut: tail, outside };
@@ -195,6 +197,12 @@ impl FileLog {
         advance(&mut next, &self.dir.join("log"), head, bound)?;
         *view = next;
         Ok(view.clone())
+    }
+
+    /// Whether an append failed in such a way that only opening the log again can tell what it left.
+    #[cfg(test)]
+    pub(crate) fn must_be_opened_again(&self) -> bool {
+        self.writer().is_ok_and(|writer| writer.is_poisoned())
     }
 
     fn writer(&self) -> Result<MutexGuard<'_, Writer>, LogError> {
@@ -279,7 +287,7 @@ fn leftover(log: &Path, view: &View, head: Option<Head>) -> Result<Option<Cut>, 
 
 fn cut_off(tail: &Cut, view: &View) -> Result<(), LogError> {
     if view.segments.last().is_none_or(|last| last.path != tail.path) {
-        fs::remove_file(&tail.path).map_err(io("cannot remove", &tail.path))?;
+        disk::remove_file(&tail.path).map_err(io("cannot remove", &tail.path))?;
     }
     match view.segments.last() {
         Some(last) => cut(&last.path, &last.writable()?, view.end),
@@ -292,7 +300,7 @@ fn sweep(log: &Path) -> Result<(), LogError> {
     for entry in fs::read_dir(log).map_err(io("cannot list", log))? {
         let path = entry.map_err(io("cannot list", log))?.path();
         if path.extension().is_some_and(|e| e == "tmp") {
-            fs::remove_file(&path).map_err(io("cannot remove", &path))?;
+            disk::remove_file(&path).map_err(io("cannot remove", &path))?;
         }
     }
     segment::sync_dir(log)

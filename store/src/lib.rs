@@ -11,7 +11,11 @@ mod blob_lock;
 mod blobs;
 mod care;
 mod cursor;
+mod disk;
 mod error;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "they are tests")]
+mod faults;
 mod file_log;
 mod fork;
 mod frame;

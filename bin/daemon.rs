@@ -18,6 +18,7 @@ use crate::engine::ChildEngine;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::KeckJudge;
+use crate::kept;
 use crate::plan::Plan;
 use crate::runs::{pick, require_blobs, unfinished};
 use crate::summary;
@@ -67,7 +68,9 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
         tracing::warn!(?cut, "a torn tail was cut: it was never acknowledged");
     }
     let blobs = Arc::new(home.blobs()?);
-    let bus = Arc::new(Bus::open(log, blobs)?);
+    let state = kept::state_of(&log)?;
+    kept::keep(&log, &state);
+    let bus = Arc::new(Bus::at(state, log.clone(), blobs));
     let run_dir = home.run_dir(id);
     let engine = ChildEngine::new(&host, home.blobs()?, &run_dir)?;
     let (killer, last_killer) = (engine.killer(), engine.killer());
@@ -92,6 +95,8 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     }
     let exit = end.map_err(Into::into).and_then(|end| finish(end, &bus, arguments, &stopped));
     let _ = std::fs::remove_file(&port_file);
+    // Nothing is appended any more, or the state is gone.
+    let _ = bus.ask(|state| kept::keep(&log, state));
     exit
 }
 

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use events::ids::Seq;
 use events::log::{Blobs, Log, LogError};
+use events::state::RunState;
 
 use super::world::{draft, folder, numbers, run};
 use super::{Chance, Fault, arm, disarm};
-use crate::{FileLog, Home, OpenMode, Options, backup, export, gc, import, restore, verify};
+use crate::{FileLog, Home, Kept, OpenMode, Options, backup, export, gc, import, restore, verify};
 
 const FAULTS: [Fault; 6] = [
     Fault::Killed,
@@ -229,4 +230,25 @@ fn indexing() {
         built
     };
     every_point(&family, &index, &|dir, _| family_holds(&dir.join("home")));
+}
+
+#[test]
+fn keeping_a_state() {
+    let fold = |log: &FileLog| RunState { last: log.head().0, ..RunState::default() };
+    let keep = move |dir: &Path| {
+        let log = home(dir)?.open_run(run(1), OpenMode::Own)?;
+        if log.kept()? == Kept::Nothing {
+            log.keep(&RunState { last: Seq(1), ..RunState::default() })?;
+        }
+        log.keep(&fold(&log))
+    };
+    every_point(&family, &keep, &move |dir, done| {
+        family_holds(&dir.join("home"));
+        let log = home(dir).unwrap().open_run(run(1), OpenMode::ReadOnly).unwrap();
+        match log.kept().unwrap() {
+            Kept::State(kept) => assert!(*kept == fold(&log) || (!done && kept.last == Seq(1))),
+            // A state that was never synced under its name may have gone with the power.
+            other => assert!(!done && other == Kept::Nothing, "{other:?}"),
+        }
+    });
 }

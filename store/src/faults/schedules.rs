@@ -133,11 +133,9 @@ fn branch(world: &mut World, home: &Home, log: &FileLog, chance: &mut Chance) {
     let parent = log.dir().file_name().and_then(|n| n.to_str()).unwrap().parse().unwrap();
     let shared = numbers(log).unwrap()[..at as usize].to_vec();
     // Where it is made though its maker died, it is whole.
-    let forked = home.fork_run(parent, Seq(at), id);
-    if home.run_dir(id).exists() {
+    world.shared.insert(id, shared.clone());
+    if let Some(fork) = excused(world, home.fork_run(parent, Seq(at), id)) {
         world.runs.entry(id).or_default().kept = shared;
-    }
-    if let Some(fork) = excused(world, forked) {
         world.append(&fork, id, chance);
     }
 }

@@ -63,6 +63,8 @@ pub(super) struct Said {
 pub(super) struct World {
     pub folder: TempDir,
     pub runs: BTreeMap<RunId, Said>,
+    /// What branches share whose makers may have died before they were made.
+    pub shared: BTreeMap<RunId, Vec<u32>>,
     pub blobs: Vec<(BlobId, Vec<u8>)>,
     pub next: u32,
     pub seed: u64,
@@ -70,8 +72,8 @@ pub(super) struct World {
 
 impl World {
     pub fn new(seed: u64) -> Self {
-        let (runs, blobs) = (BTreeMap::new(), Vec::new());
-        Self { folder: folder(), runs, blobs, next: 1, seed }
+        let (runs, shared, blobs) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { folder: folder(), runs, shared, blobs, next: 1, seed }
     }
 
     pub fn dir(&self) -> PathBuf {
@@ -89,7 +91,8 @@ impl World {
     #[track_caller]
     pub fn compare(&mut self, run: RunId, found: &[u32]) {
         let seed = self.seed;
-        let said = self.runs.entry(run).or_default();
+        let shared = || self.shared.get(&run).cloned().unwrap_or_default();
+        let said = self.runs.entry(run).or_insert_with(|| Said { kept: shared(), doubt: vec![] });
         let doubt = std::mem::take(&mut said.doubt);
         if found != said.kept {
             said.kept.extend(doubt);

@@ -18,6 +18,7 @@ mod forks;
 mod gc;
 mod golden;
 mod index;
+mod kept;
 mod killed;
 mod newer;
 mod owner;

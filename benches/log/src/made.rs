@@ -1,0 +1,163 @@
+//! The events that are measured: runs made by the actors themselves, with an engine and a judge of
+//! hashes whose measurements have the size of real ones.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use actors::ports::{Judge, MeasureJob, WorldFailed};
+use actors::shells::{Limits, Start, drive, start};
+use actors::{Bus, Shells};
+use anyhow::Result;
+use events::event::{Draft, InitialPolicy, Recorded};
+use events::ids::{BlobId, Digest, Role, RunId, Seq};
+use events::log::{Blobs, Log, LogError};
+use events::outcome::{Backend, Execution, Failure, Measurement, ModuleRun, SourceReport};
+use store::{Home, MemoryBlobs, MemoryLog};
+
+use crate::common::{HashEngine, HashJudge, config};
+
+/// The judge of hashes with what a real measurement holds beside: layers, hulls with corners.
+struct WordyJudge;
+
+impl Judge for WordyJudge {
+    fn module_source(&self, source: &str, tracked: &BTreeSet<String>) -> SourceReport {
+        HashJudge.module_source(source, tracked)
+    }
+
+    fn run_module(&self, source: &str, seed: u64, trials: u32) -> Result<ModuleRun, WorldFailed> {
+        HashJudge.run_module(source, seed, trials)
+    }
+
+    fn kernel_source(&self, source: &str) -> Result<Backend, Failure> {
+        HashJudge.kernel_source(source)
+    }
+
+    fn build(&self, source: &str, to: Backend) -> Result<Result<Digest, Failure>, WorldFailed> {
+        HashJudge.build(source, to)
+    }
+
+    fn measure(&self, job: &MeasureJob) -> Result<Measurement, WorldFailed> {
+        let mut measured = HashJudge.measure(job)?;
+        let layers = ["seccomp", "landlock", "namespaces", "rlimits", "parent-death", "users"];
+        measured.layers = layers.map(str::to_owned).to_vec();
+        measured.device = "NVIDIA H200".to_owned();
+        if let Execution::Ran { trials, .. } = &mut measured.execution {
+            for output in trials.iter_mut().flat_map(|trial| &mut trial.outputs) {
+                let (_, error) = output.hull[0];
+                output.hull = (0..7).map(|at| (1.0 + f64::from(at), error)).collect();
+            }
+        }
+        Ok(measured)
+    }
+}
+
+/// Blobs of the open steps: older ones are asked for by nobody.
+#[derive(Default)]
+struct RecentBlobs {
+    kept: Mutex<(BTreeMap<BlobId, Arc<[u8]>>, VecDeque<BlobId>)>,
+    first: MemoryBlobs,
+}
+
+impl RecentBlobs {
+    const MOST: usize = 100_000;
+}
+
+impl Blobs for RecentBlobs {
+    fn put(&self, bytes: &[u8]) -> Result<BlobId, LogError> {
+        let id = Digest::of(bytes);
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.0.insert(id, bytes.into()).is_none() {
+            kept.1.push_back(id);
+        }
+        if kept.1.len() > Self::MOST
+            && let Some(old) = kept.1.pop_front()
+        {
+            kept.0.remove(&old);
+        }
+        Ok(id)
+    }
+
+    fn get(&self, id: BlobId) -> Result<Vec<u8>, LogError> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.0.get(&id).map_or_else(|| self.first.get(id), |bytes| Ok(bytes.to_vec()))
+    }
+
+    fn has(&self, id: BlobId) -> bool {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.0.contains_key(&id) || self.first.has(id)
+    }
+}
+
+/// Runs `rounds` rounds with steps of 16 API sets of 8 modules into `log`.
+fn run(log: Arc<dyn Log>, rounds: u64) -> Result<()> {
+    let mut config = config(7);
+    for policy in [&mut config.proposer.policy, &mut config.coder.policy] {
+        policy.batch_prompts = 16.try_into()?;
+        policy.group_size = 8.try_into()?;
+    }
+    config.rounds = i64::try_from(rounds)?.try_into()?;
+    let blobs = Arc::new(RecentBlobs::default());
+    let file = |role: Role| -> Result<InitialPolicy> {
+        let blob = blobs.first.put(role.to_string().as_bytes())?;
+        Ok(InitialPolicy { role, files: vec![("model.safetensors".to_owned(), blob)] })
+    };
+    let first = Start {
+        run: RunId::new(1, [3; 10]),
+        config: config.to_text()?,
+        code: "bench".into(),
+        environment: vec![],
+        api_table: blobs.first.put(b"a.x\t5\na.y\t5\na.z\t5\na.w\t5\n")?,
+        policies: vec![file(Role::Proposer)?, file(Role::Coder)?],
+    };
+    let bus = Arc::new(Bus::open(log.clone(), blobs.clone())?);
+    start(&bus, first)?;
+    let engine = HashEngine { blobs: Arc::new(MemoryBlobs::new()), fails_every: 0, calls: 0 };
+    let limits = Limits { samples: 4096, judges: 64 };
+    drive(&mut Shells::new(Box::new(engine), Arc::new(WordyJudge), limits), &bus)?;
+    Ok(())
+}
+
+/// Some ten thousand events of all kinds, with their sizes said.
+pub fn mix() -> Result<Vec<Draft>> {
+    let log = Arc::new(MemoryLog::new());
+    run(log.clone(), 8)?;
+    let records = log.read_after(Seq(0), usize::MAX)?;
+    let mut kinds: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    let mut bytes = 0;
+    for record in &records {
+        let length = store::codec::encode(record).map_or(0, |stored| stored.len() as u64);
+        let kind = kinds.entry(record.event.name()).or_default();
+        *kind = (kind.0 + 1, kind.1 + length);
+        bytes += length;
+    }
+    println!("events     {} bytes each (payload), {} kinds:", bytes / records.len() as u64, kinds.len());
+    for (name, (count, bytes)) in kinds.iter().filter(|(_, (count, _))| *count > 100) {
+        let share = 100.0 * *count as f64 / records.len() as f64;
+        println!("           {share:>5.1} %  {name:<16} {:>4} bytes", bytes / count);
+    }
+    let draft = |r: Recorded| Draft { cause: r.cause, actor: r.actor, event: r.event };
+    Ok(records.into_iter().map(draft).collect())
+}
+
+/// A run of about `events` events in files, unless it is there already.
+pub fn long(folder: &Path, events: u64) -> Result<()> {
+    let home = Home::open(folder)?;
+    let id = RunId::new(1, [3; 10]);
+    if home.run_dir(id).exists() {
+        return Ok(());
+    }
+    let log = Arc::new(home.create_run(id)?);
+    let begun = Instant::now();
+    let two = Arc::new(MemoryLog::new());
+    run(two.clone(), 2)?;
+    run(log.clone(), 1 + 2 * events / two.head().0.0)?;
+    let made = log.head().0.0;
+    println!("long run   {made} events, made by the actors in {:.0} s", begun.elapsed().as_secs_f64());
+    let begun = Instant::now();
+    let state = actors::bus::fold(log.as_ref())?;
+    log.keep(&state)?;
+    println!("           folded and kept in {:.1} s", begun.elapsed().as_secs_f64());
+    Ok(())
+}

@@ -16,6 +16,7 @@ use crate::head::{Head, HeadFile, HeadState};
 use crate::index::IndexSlot;
 use crate::lineage::{View, record_at, walk};
 use crate::lock::{OwnerLock, owner};
+use crate::queue::Queue;
 use crate::recover::{advance, open_view, torn_header};
 use crate::segment;
 use crate::writer::{Writer, cut};
@@ -71,6 +72,7 @@ pub struct FileLog {
     ancestors: Vec<View>,
     view: RwLock<View>,
     writer: Option<Mutex<Writer>>,
+    queue: Queue,
     head_file: HeadFile,
     recovery: RecoveryReport,
     pub(crate) index: Mutex<IndexSlot>,
@@ -120,7 +122,7 @@ impl FileLog {
             writer = Some(Mutex::new(opened));
         }
         let recovery = RecoveryReport { cut: tail, outside };
-        let (view, index) = (RwLock::new(view), Mutex::default());
+        let (view, queue, index) = (RwLock::new(view), Queue::default(), Mutex::default());
         Ok(Self {
             dir,
             mode,
@@ -128,6 +130,7 @@ impl FileLog {
             ancestors,
             view,
             writer,
+            queue,
             head_file,
             recovery,
             index,
@@ -215,13 +218,22 @@ impl FileLog {
 
 impl Log for FileLog {
     fn append(&self, drafts: Vec<Draft>) -> Result<Vec<Recorded>, LogError> {
-        let mut writer = self.writer()?;
-        if drafts.is_empty() {
-            return Ok(Vec::new());
+        if drafts.is_empty() || self.writer.is_none() {
+            return self.writer().map(|_| Vec::new());
         }
-        let records = writer.append(drafts)?;
-        writer.publish(&mut self.view.write().unwrap_or_else(PoisonError::into_inner));
-        Ok(records)
+        let place = self.queue.enter(drafts);
+        let mut writer = self.writer()?;
+        // Who had the writer meanwhile may have written this along.
+        if let Some(done) = place.done() {
+            return done;
+        }
+        self.queue.write_all(|drafts| {
+            let records = writer.append(drafts)?;
+            writer.publish(&mut self.view.write().unwrap_or_else(PoisonError::into_inner));
+            Ok(records)
+        });
+        let lost = || Err(refused("cannot append to", &self.dir, "it was not written"));
+        place.done().unwrap_or_else(lost)
     }
 
     fn read_after(&self, seq: Seq, limit: usize) -> Result<Vec<Recorded>, LogError> {

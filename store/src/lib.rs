@@ -27,6 +27,7 @@ mod lineage;
 mod lock;
 mod memory;
 mod query;
+mod queue;
 mod recover;
 mod seal;
 mod segment;

@@ -94,10 +94,10 @@ impl Blobs for RecentBlobs {
 fn run(log: Arc<dyn Log>, rounds: u64) -> Result<()> {
     let mut config = config(7);
     for policy in [&mut config.proposer.policy, &mut config.coder.policy] {
-        policy.batch_prompts = 16.try_into()?;
-        policy.group_size = 8.try_into()?;
+        policy.batch_prompts = 16.try_into().map_err(anyhow::Error::msg)?;
+        policy.group_size = 8.try_into().map_err(anyhow::Error::msg)?;
     }
-    config.rounds = i64::try_from(rounds)?.try_into()?;
+    config.rounds = i64::try_from(rounds)?.try_into().map_err(anyhow::Error::msg)?;
     let blobs = Arc::new(RecentBlobs::default());
     let file = |role: Role| -> Result<InitialPolicy> {
         let blob = blobs.first.put(role.to_string().as_bytes())?;

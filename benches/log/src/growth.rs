@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use events::event::Draft;
 use events::ids::RunId;
 use events::log::Log;
+use events::state::RunState;
 use store::{Home, Kept, OpenMode};
 
 use crate::replay::peak_megabytes;
@@ -41,36 +42,36 @@ pub fn flat(folder: &Path, mix: &[Draft], events: u64) -> Result<()> {
         println!("           {rate:>10.0} events/s  up to {window:>9} events, slowest batch {slowest:.0} ms");
         window *= 10;
     }
+    Ok(())
+}
+
+/// Opens the log that has grown, with a kept state, in a process of its own. The state is that of the
+/// long run: how large a state is depends on the config (tasks that are kept) and a little on steps.
+pub fn opening(flat: &Path, long: &Path) -> Result<()> {
+    let of = |home: &Path, run| Home::existing(home)?.open_run(run, OpenMode::Own);
+    let folded = actors::bus::fold(&of(long, RunId::new(1, [3; 10]))?)?;
+    let log = of(flat, RunId::new(1, [0; 10]))?;
+    log.keep(&RunState { last: log.head().0, ..folded })?;
     drop(log);
-    std::fs::remove_dir_all(folder)?;
-    Ok(())
-}
-
-/// Opens the long log in a process of its own, with and without the state that is kept.
-pub fn opening(long: &Path) -> Result<()> {
     println!("opening    by its owner, in a process of its own, ready for the next append");
-    for part in ["open", "open-without"] {
-        let status = Command::new(std::env::current_exe()?).arg(long).arg(part).status()?;
-        anyhow::ensure!(status.success(), "{part} failed");
-    }
+    let status = Command::new(std::env::current_exe()?).arg(flat).arg("open").status()?;
+    anyhow::ensure!(status.success(), "it could not be opened");
     Ok(())
 }
 
-/// Opens, folds, and says what it took.
-pub fn open(long: &Path, with: bool) -> Result<()> {
+/// Opens and says what it took.
+pub fn open(flat: &Path) -> Result<()> {
     let begun = Instant::now();
-    let log = Home::existing(long)?.open_run(RunId::new(1, [3; 10]), OpenMode::Own)?;
-    let state = match log.kept()? {
-        Kept::State(kept) if with => actors::bus::fold_on(*kept, &log)?,
-        _ if with => anyhow::bail!("there is no kept state"),
-        _ => actors::bus::fold(&log)?,
-    };
+    let log = Home::existing(flat)?.open_run(RunId::new(1, [0; 10]), OpenMode::Own)?;
+    let Kept::State(kept) = log.kept()? else { anyhow::bail!("there is no kept state") };
+    let state = actors::bus::fold_on(*kept, &log)?;
     let took = begun.elapsed().as_secs_f64();
     anyhow::ensure!(state.last == log.head().0, "not all of it was folded");
     let size = std::fs::metadata(log.dir().join("state")).context("the kept state")?.len();
-    let events = state.last;
-    let how = if with { format!("a kept state of {} MB", size / 1_000_000) } else { "none".into() };
-    let memory = peak_megabytes()?;
-    println!("           {took:>8.2} s, {memory} MB at most: {events} events, {how}");
+    let (events, memory) = (state.last, peak_megabytes()?);
+    println!(
+        "           {took:>8.2} s, {memory} MB at most: {events} events, a state of {} kB",
+        size / 1000
+    );
     Ok(())
 }

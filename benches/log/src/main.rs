@@ -13,13 +13,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+/// Events of the run that is replayed.
+const LONG: u64 = 300_000;
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let folder = PathBuf::from(arguments.first().context("give a folder for the logs")?);
     match arguments.get(1).map(String::as_str) {
         // Opening is measured in processes of their own, so that their memory is their own.
-        Some("open") => return growth::open(&folder, true),
-        Some("open-without") => return growth::open(&folder, false),
+        Some("open") => return growth::open(&folder),
         Some(other) => anyhow::bail!("`{other}`: there is no such part"),
         None => {}
     }
@@ -29,11 +31,12 @@ fn main() -> Result<()> {
     let mix = made::mix()?;
     peers::all(&folder, &mix)?;
     growth::flat(&folder, &mix, events)?;
-    let long = folder.join("long");
-    made::long(&long, events)?;
+    let (flat, long) = (folder.join("flat"), folder.join("long"));
+    made::long(&long, events.min(LONG))?;
     replay::all(&long)?;
-    growth::opening(&long)?;
-    Ok(())
+    growth::opening(&flat, &long)?;
+    std::fs::remove_dir_all(&flat)?;
+    Ok(std::fs::remove_dir_all(&long)?)
 }
 
 fn number(name: &str, default: u64) -> Result<u64> {

@@ -71,8 +71,29 @@ bench-gpu: build
 	mkdir -p $(HOME_DIR)/gpu
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/bench.sh
 
-# What can be measured without a GPU: a thousand candidates in a row.
+# What can be measured without a GPU: the log, and a thousand candidates in a row.
 .PHONY: bench
-bench: build
+bench: build bench-log
 	mkdir -p $(HOME_DIR)/bench
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/bench KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/bench.sh soak
+
+# The log alone: beside SQLite and sled on the same records, replayed, grown to KERNELZERO_EVENTS (10
+# million) and opened. Needs 8 GB of disk, a C compiler, and a quarter of an hour.
+.PHONY: bench-log
+bench-log: setup
+	mkdir -p $(HOME_DIR)/bench-log
+	cargo run --release --locked --manifest-path benches/log/Cargo.toml -- $(HOME_DIR)/bench-log
+
+# Random bytes for whatever reads what comes from outside or from a disk, FUZZ_SECONDS each. What is
+# found lies in tests/fuzz/artifacts; files that belong into tests/fuzz/corpus the suite reads again.
+FUZZ_TARGETS ?= record segment config request archive
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz
+fuzz: setup
+	@command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked --version 0.13.2 --root $(CACHE)
+	for target in $(FUZZ_TARGETS); do \
+	  mkdir -p tests/fuzz/found/$$target; \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir tests/fuzz -s none $$target \
+	    tests/fuzz/found/$$target tests/fuzz/corpus/$$target -- \
+	    -max_total_time=$(FUZZ_SECONDS) -timeout=20 -print_final_stats=1 || exit 1; \
+	done

@@ -22,6 +22,7 @@ use crate::engine::ChildEngine;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::KeckJudge;
+use crate::kept;
 use crate::plan::{Plan, fits};
 use crate::runs::{pick, require_blobs, unfinished};
 use crate::summary;
@@ -71,7 +72,9 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
         tracing::warn!(?cut, "a torn tail was cut: it was never acknowledged");
     }
     let blobs: Arc<dyn Blobs> = Arc::new(home.blobs()?);
-    let bus = Arc::new(Bus::open(log, blobs.clone())?);
+    let state = kept::state_of(&log)?;
+    kept::keep(&log, &state);
+    let bus = Arc::new(Bus::at(state, log.clone(), blobs.clone()));
     let run_dir = home.run_dir(id);
     // Before the judge, which takes seconds to start.
     let machine = host.clone();
@@ -104,6 +107,8 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     residents.close();
     doors.close();
     let _ = std::fs::remove_file(&port_file);
+    // Nothing is appended any more, or the state is gone.
+    let _ = bus.ask(|state| kept::keep(&log, state));
     exit
 }
 

@@ -9,6 +9,7 @@ pub mod engine;
 pub mod exit;
 pub mod host;
 pub mod judge;
+pub mod kept;
 pub mod parallel;
 pub mod plan;
 pub mod rescore;

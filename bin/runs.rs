@@ -15,6 +15,7 @@ use events::state::{Position, RunState};
 use store::{BlobDir, FileLog, Home, OpenMode};
 
 use crate::exit::Usage;
+use crate::kept;
 
 /// A run without any event: the newest, if a start was cut off before its first event, else a new
 /// one.
@@ -88,7 +89,7 @@ pub fn read(dir: &Path, named: Option<RunId>) -> Result<Reader> {
     let home = home_to_read(dir)?;
     let run = pick(&home, named)?;
     let log = home.open_run(run, OpenMode::ReadOnly)?;
-    let state = actors::bus::fold(&log)?;
+    let state = kept::state_of(&log)?;
     Ok(Reader { run, folder: home.run_dir(run), log, blobs: home.blobs()?, state })
 }
 
@@ -101,7 +102,7 @@ pub fn unfinished(home: &Home, config: &RunConfig) -> Result<Option<RunId>> {
         let first = log.get(Seq(1))?.map(|recorded| recorded.event);
         let Some(Event::RunStarted { config: text, .. }) = first else { continue };
         let same = RunConfig::parse(&text).is_ok_and(|started| started == *config);
-        if !same || actors::bus::fold(&log)?.position == Position::Finished {
+        if !same || kept::state_of(&log)?.position == Position::Finished {
             continue;
         }
         if store::owner(&home.run_dir(run)).is_some() {

@@ -46,7 +46,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Folds a whole log. The same function serves start, `replay` and tests.
 pub fn fold(log: &dyn Log) -> Result<RunState, Error> {
-    let mut state = RunState::default();
+    fold_on(RunState::default(), log)
+}
+
+/// Folds what comes after `state`, which is the fold of the events before.
+pub fn fold_on(mut state: RunState, log: &dyn Log) -> Result<RunState, Error> {
     loop {
         let read = log.read_after(state.last, READ_LIMIT)?;
         if read.is_empty() {
@@ -62,13 +66,18 @@ impl Bus {
     /// Folds what the log holds.
     pub fn open(log: Arc<dyn Log>, blobs: Arc<dyn Blobs>) -> Result<Self, Error> {
         let state = fold(log.as_ref())?;
-        Ok(Self {
+        Ok(Self::at(state, log, blobs))
+    }
+
+    /// The same for who has the fold of all that the log holds already.
+    pub fn at(state: RunState, log: Arc<dyn Log>, blobs: Arc<dyn Blobs>) -> Self {
+        Self {
             log,
             blobs,
             state: Mutex::new(Some(state)),
             listeners: Mutex::new(Vec::new()),
             stopping: AtomicBool::new(false),
-        })
+        }
     }
 
     /// Asks the state a question. Must be quick: everyone waits.

@@ -17,7 +17,7 @@ use store::OpenMode;
 use super::Which;
 use crate::daemon;
 use crate::exit::{Exit, Usage};
-use crate::{runs, summary};
+use crate::{kept, runs, summary};
 
 /// `kernelzero log`.
 #[derive(Debug, Args)]
@@ -145,12 +145,14 @@ pub fn status(home: &Path, run: Option<RunId>, json: bool) -> Result<Exit> {
 /// `kernelzero replay`.
 pub fn replay(home: &Path, run: Option<RunId>) -> Result<Exit> {
     for _ in 0..50 {
-        let reader = runs::read(home, run)?;
+        let mut reader = runs::read(home, run)?;
+        let (state, kept) = kept::refold(&reader.log)?;
+        reader.state = state;
         let folded = summary::status(&reader.state);
         let Some((_, port)) = daemon::about(&reader.folder) else {
             print!("{}", summary::text(&reader.state));
             println!("  no daemon runs: nothing to compare with");
-            return Ok(Exit::Ok);
+            return Ok(said_of(kept));
         };
         if port == 0 {
             // It is starting.
@@ -163,11 +165,27 @@ pub fn replay(home: &Path, run: Option<RunId>) -> Result<Exit> {
             print!("{}", summary::text(&reader.state));
             let equal = live == folded;
             println!("  live state      {}", if equal { "equal" } else { "DIFFERENT" });
-            return Ok(if equal { Exit::Ok } else { Exit::No });
+            let exit = said_of(kept);
+            return Ok(if equal { exit } else { Exit::No });
         }
         std::thread::sleep(Duration::from_millis(100));
     }
     anyhow::bail!("the daemon was never at the same event as the log: try again")
+}
+
+/// Says how the state that is kept beside the log compares.
+fn said_of(kept: Option<bool>) -> Exit {
+    match kept {
+        None => Exit::Ok,
+        Some(true) => {
+            println!("  kept state      equal");
+            Exit::Ok
+        }
+        Some(false) => {
+            println!("  kept state      DIFFERENT: remove the file `state` in the run's folder");
+            Exit::No
+        }
+    }
 }
 
 /// One GET from the daemon on loopback.

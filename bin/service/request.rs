@@ -92,7 +92,8 @@ fn object(value: Value, field: &str) -> Result<Map<String, Value>, Refused> {
 }
 
 fn unknown(name: &str, within: &str, known: &[&str]) -> Refused {
-    let field = format!("{within}{}", name.chars().take(80).collect::<String>());
+    let shown: String = name.chars().take(80).collect();
+    let field = format!("{within}{}", if shown.is_empty() { "\"\"" } else { &shown });
     Refused::bad(&field, "there is no such field", format!("fields are {}", known.join(", ")))
 }
 
@@ -216,6 +217,7 @@ mod tests {
         names(&json!({ "reference": 7, "candidate": "c" }), "reference");
         names(&with("answer", json!("a")), "answer");
         names(&with("refrence", json!("r")), "refrence");
+        names(&with("", json!("r")), "\"\"");
         names(&with("backend", json!("metal")), "backend");
         names(&with("profile", json!({ "Paper": 1 })), "profile");
         names(&with("seed", json!(-1)), "seed");

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::RunConfig;
 use crate::event::{CompileOutcome, Event, InitialPolicy, Validity};
 use crate::ids::{
@@ -10,12 +12,14 @@ use crate::ids::{
 use crate::outcome::Measurement;
 
 mod apply;
+mod stored;
 mod totals;
 
+pub use stored::FOLD;
 pub use totals::{Tally, Totals};
 
 /// Where the run stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Position {
     /// Nothing was recorded yet.
     #[default]
@@ -44,7 +48,7 @@ pub enum Position {
 }
 
 /// An API set of the open step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SetEntry {
     /// Its id.
     pub id: ApiSetId,
@@ -57,7 +61,7 @@ pub struct SetEntry {
 }
 
 /// A module of the open step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModuleEntry {
     /// Index of its API set in the step.
     pub set: u32,
@@ -72,7 +76,7 @@ pub struct ModuleEntry {
 }
 
 /// A kernel of the open step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelEntry {
     /// What it translates.
     pub module: ModuleId,
@@ -89,7 +93,7 @@ pub struct KernelEntry {
 }
 
 /// A group of the open step that has its scores.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScoredGroup {
     /// Where it was recorded.
     pub seq: Seq,
@@ -105,7 +109,7 @@ impl ScoredGroup {
 }
 
 /// Everything that the open step has so far.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OpenStep {
     /// API sets by index; empty in Coder phases.
     pub sets: BTreeMap<u32, SetEntry>,
@@ -122,7 +126,7 @@ pub struct OpenStep {
 }
 
 /// A valid module that the Coder may train on.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolEntry {
     /// Its id.
     pub module: ModuleId,
@@ -144,7 +148,7 @@ pub struct PoolEntry {
 }
 
 /// A resume point of one policy.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// Which weights.
     pub policy: PolicyVersion,
@@ -164,13 +168,14 @@ pub struct Planned {
 }
 
 /// What a run's events add up to.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunState {
     /// Last applied position.
     pub last: Seq,
     /// The run and its branches, oldest first; the last one names new things.
     pub lineage: Vec<RunId>,
     /// The run's settings.
+    #[serde(with = "stored")]
     pub config: Option<RunConfig>,
     /// The table that API sets are drawn from.
     pub api_table: Option<BlobId>,

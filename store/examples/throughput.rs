@@ -1,7 +1,7 @@
 //! Prints what the log does here: appends per second one by one and in batches, and events per
 //! second when all are read back, checked. `cargo run --release -p store --example throughput
 //! [FOLDER]`; the folder decides which disk is measured.
-#![allow(clippy::print_stdout, reason = "it prints its result")]
+#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "it prints its result")]
 
 use std::ops::ControlFlow;
 use std::time::Instant;

@@ -1,12 +1,14 @@
 //! One blob's file: a byte that says how the content is stored, then the content.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{Error, ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use events::ids::Digest;
+
+use crate::disk;
 
 /// Content of this many bytes and more is stored as it is.
 pub(crate) const BIG: u64 = 8 << 20;
@@ -109,7 +111,7 @@ pub(crate) fn copy(from: &mut dyn Read, to: &mut dyn Write) -> Result<Digest, Fa
 
 /// A file that goes away unless it is kept. Its lock tells a sweep that its writer lives.
 pub(crate) struct Temporary {
-    pub file: File,
+    pub file: disk::File,
     path: PathBuf,
 }
 
@@ -120,14 +122,13 @@ impl Temporary {
         loop {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             let path = dir.join(format!("{}-{count}", std::process::id()));
-            let mut options = OpenOptions::new();
-            let file = match options.write(true).create_new(true).open(&path) {
+            let file = match disk::File::create_new(&path) {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
                 opened => opened?,
             };
             // A sweep may have come between making and locking it.
-            let locked = file.try_lock().is_ok();
-            if locked && file.metadata()?.nlink() > 0 {
+            let locked = file.inner().try_lock().is_ok();
+            if locked && file.inner().metadata()?.nlink() > 0 {
                 return Ok(Self { file, path });
             }
         }
@@ -140,20 +141,20 @@ impl Temporary {
 
     /// Gives the content its name; making it durable is the caller's to do.
     pub fn name(self, path: &Path) -> Result<(), Error> {
-        fs::rename(&self.path, path)
+        disk::rename(&self.path, path)
     }
 
     /// Makes the content durable and gives it its name.
     pub fn keep(self, path: &Path) -> Result<(), Error> {
         self.file.sync_all()?;
-        fs::rename(&self.path, path)
+        disk::rename(&self.path, path)
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
         // After `keep` there is nothing under this name any more.
-        let _ = fs::remove_file(&self.path);
+        let _ = disk::remove_file(&self.path);
     }
 }
 
@@ -166,7 +167,7 @@ pub(crate) fn sweep(dir: &Path) -> Result<(), Error> {
             opened => opened?,
         };
         match file.try_lock() {
-            Ok(()) => fs::remove_file(&path)?,
+            Ok(()) => disk::remove_file(&path)?,
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(e)) => return Err(e),
         }

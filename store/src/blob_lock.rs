@@ -2,11 +2,12 @@
 //! nobody may remove blobs while others have them open: users hold `<blobs>/lock` together, a
 //! collection holds it alone. The lock goes with its process.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::path::Path;
 
 use events::log::LogError;
 
+use crate::disk;
 use crate::error::io;
 
 const NAME: &str = "lock";
@@ -45,7 +46,6 @@ impl BlobLock {
 
 fn open(dir: &Path) -> Result<File, LogError> {
     let path = dir.join(NAME);
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    options.open(&path).map_err(io("cannot open", &path))
+    let file = disk::File::open_or_create(&path).map(disk::File::into_inner);
+    file.map_err(io("cannot open", &path))
 }

@@ -10,6 +10,7 @@ use events::log::{Blobs, LogError};
 
 use crate::blob_file::{self, BIG, Failed, ReadError, Temporary};
 use crate::blob_lock::BlobLock;
+use crate::disk;
 use crate::error::io;
 use crate::segment::sync_dir;
 
@@ -25,7 +26,7 @@ impl BlobDir {
     /// Opens the folder, making it where needed, and removes what dead writers left.
     pub fn open(dir: &Path) -> Result<Self, LogError> {
         let temporary = dir.join("tmp");
-        fs::create_dir_all(&temporary).map_err(io("cannot create", &temporary))?;
+        disk::create_dir_all(&temporary).map_err(io("cannot create", &temporary))?;
         blob_file::sweep(&temporary).map_err(io("cannot sweep", &temporary))?;
         Ok(Self { dir: dir.to_owned(), _users: Some(Arc::new(BlobLock::shared(dir)?)) })
     }
@@ -94,7 +95,7 @@ impl BlobDir {
         })?;
         blob_file::read(temporary.path(), id, &mut std::io::sink())
             .map_err(|e| self.read_error(id, e, &path))?;
-        let bytes = temporary.file.metadata().map_err(io("cannot read", &path))?.len();
+        let bytes = temporary.file.inner().metadata().map_err(io("cannot read", &path))?.len();
         self.make_shard(id)?;
         temporary.name(&path).map_err(io("cannot write", &path))?;
         Ok(bytes)
@@ -121,7 +122,7 @@ impl BlobDir {
         }
         self.make_shard(id)?;
         let path = self.path(id);
-        fs::rename(file, &path).map_err(io("cannot write", &path))
+        disk::rename(file, &path).map_err(io("cannot write", &path))
     }
 
     /// Makes the names of all blobs durable.
@@ -152,7 +153,7 @@ impl BlobDir {
 
     fn make_shard(&self, id: BlobId) -> Result<(), LogError> {
         let shard = self.shard(id);
-        match fs::create_dir(&shard) {
+        match disk::create_dir(&shard) {
             Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(io("cannot create", &shard)(e)),
             _ => Ok(()),
         }

@@ -3,10 +3,15 @@
 
 mod v1;
 
-use bincode::config::{Configuration, standard};
+use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use events::event::{Recorded, SCHEMA};
 
 const SCHEMA_BYTES: usize = 2;
+/// Most that a record may claim to hold, in bytes: more than any does (a number of one byte claims
+/// eight), and less than a wrong length could make the decoder ask for.
+const CLAIM_MAX: usize = 8 * crate::frame::PAYLOAD_MAX;
+
+type Coding = Configuration<LittleEndian, Varint, Limit<CLAIM_MAX>>;
 
 /// Why stored bytes are not a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +22,8 @@ pub enum CodecError {
     Damaged(String),
 }
 
-fn config() -> Configuration {
-    standard()
+fn config() -> Coding {
+    standard().with_limit()
 }
 
 /// The stored bytes of `record`, which must have the schema of this program.

@@ -9,12 +9,14 @@ use events::event::{Draft, Recorded};
 use events::ids::{Digest, Seq};
 use events::log::{Log, LogError};
 
+use crate::disk;
 use crate::error::{damaged, io, refused};
 use crate::fork::{Base, ancestors};
 use crate::head::{Head, HeadFile, HeadState};
 use crate::index::IndexSlot;
 use crate::lineage::{View, record_at, walk};
 use crate::lock::{OwnerLock, owner};
+use crate::queue::Queue;
 use crate::recover::{advance, open_view, torn_header};
 use crate::segment;
 use crate::writer::{Writer, cut};
@@ -70,6 +72,7 @@ pub struct FileLog {
     ancestors: Vec<View>,
     view: RwLock<View>,
     writer: Option<Mutex<Writer>>,
+    queue: Queue,
     head_file: HeadFile,
     recovery: RecoveryReport,
     pub(crate) index: Mutex<IndexSlot>,
@@ -115,10 +118,11 @@ impl FileLog {
             sweep(&log)?;
             let opened = Writer::new(log, &view, head_file.open()?, options.segment_bytes)?;
             opened.write_head();
+            head_file.sync(opened.head())?;
             writer = Some(Mutex::new(opened));
         }
         let recovery = RecoveryReport { cut: tail, outside };
-        let (view, index) = (RwLock::new(view), Mutex::default());
+        let (view, queue, index) = (RwLock::new(view), Queue::default(), Mutex::default());
         Ok(Self {
             dir,
             mode,
@@ -126,6 +130,7 @@ impl FileLog {
             ancestors,
             view,
             writer,
+            queue,
             head_file,
             recovery,
             index,
@@ -197,6 +202,12 @@ impl FileLog {
         Ok(view.clone())
     }
 
+    /// Whether an append failed in such a way that only opening the log again can tell what it left.
+    #[cfg(test)]
+    pub(crate) fn must_be_opened_again(&self) -> bool {
+        self.writer().is_ok_and(|writer| writer.is_poisoned())
+    }
+
     fn writer(&self) -> Result<MutexGuard<'_, Writer>, LogError> {
         let Some(writer) = &self.writer else {
             return Err(refused("cannot append to", &self.dir, "it is open for reading only"));
@@ -207,13 +218,22 @@ impl FileLog {
 
 impl Log for FileLog {
     fn append(&self, drafts: Vec<Draft>) -> Result<Vec<Recorded>, LogError> {
-        let mut writer = self.writer()?;
-        if drafts.is_empty() {
-            return Ok(Vec::new());
+        if drafts.is_empty() || self.writer.is_none() {
+            return self.writer().map(|_| Vec::new());
         }
-        let records = writer.append(drafts)?;
-        writer.publish(&mut self.view.write().unwrap_or_else(PoisonError::into_inner));
-        Ok(records)
+        let place = self.queue.enter(drafts);
+        let mut writer = self.writer()?;
+        // Who had the writer meanwhile may have written this along.
+        if let Some(done) = place.done() {
+            return done;
+        }
+        self.queue.write_all(|drafts| {
+            let records = writer.append(drafts)?;
+            writer.publish(&mut self.view.write().unwrap_or_else(PoisonError::into_inner));
+            Ok(records)
+        });
+        let lost = || Err(refused("cannot append to", &self.dir, "it was not written"));
+        place.done().unwrap_or_else(lost)
     }
 
     fn read_after(&self, seq: Seq, limit: usize) -> Result<Vec<Recorded>, LogError> {
@@ -279,7 +299,7 @@ fn leftover(log: &Path, view: &View, head: Option<Head>) -> Result<Option<Cut>, 
 
 fn cut_off(tail: &Cut, view: &View) -> Result<(), LogError> {
     if view.segments.last().is_none_or(|last| last.path != tail.path) {
-        fs::remove_file(&tail.path).map_err(io("cannot remove", &tail.path))?;
+        disk::remove_file(&tail.path).map_err(io("cannot remove", &tail.path))?;
     }
     match view.segments.last() {
         Some(last) => cut(&last.path, &last.writable()?, view.end),
@@ -292,7 +312,7 @@ fn sweep(log: &Path) -> Result<(), LogError> {
     for entry in fs::read_dir(log).map_err(io("cannot list", log))? {
         let path = entry.map_err(io("cannot list", log))?.path();
         if path.extension().is_some_and(|e| e == "tmp") {
-            fs::remove_file(&path).map_err(io("cannot remove", &path))?;
+            disk::remove_file(&path).map_err(io("cannot remove", &path))?;
         }
     }
     segment::sync_dir(log)

@@ -9,6 +9,7 @@ use events::ids::{Digest, RunId, Seq};
 use events::log::LogError;
 use serde::{Deserialize, Serialize};
 
+use crate::disk;
 use crate::error::{damaged, io, refused};
 use crate::lineage::{View, record_at};
 use crate::segment::{self, Segment};
@@ -61,7 +62,7 @@ impl Base {
     pub(crate) fn write(&self, dir: &Path) -> Result<(), LogError> {
         let path = dir.join(NAME);
         let text = self.text(&path)?;
-        let written = fs::File::create(&path)
+        let written = disk::File::create(&path)
             .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
         written.map_err(io("cannot write", &path))
     }
@@ -78,6 +79,11 @@ pub(crate) fn ancestors(runs: &Path, base: &Base) -> Result<Vec<View>, LogError>
             return Ok(views);
         };
         let dir = runs.join(base.parent.to_string());
+        if !dir.exists() {
+            let what =
+                "the run that a branch left is missing: restore it, or the branch's base.json";
+            return Err(damaged(&dir, 0, base.at.0, what));
+        }
         let below = Base::read(&dir)?;
         if let Some(below) = below.filter(|below| below.at >= base.at) {
             wanted = Some(Base { parent: below.parent, ..base });

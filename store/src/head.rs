@@ -1,20 +1,21 @@
 //! The head file: position and hash of the last acknowledged record, kept outside the log's folder
 //! so that neither a lost record nor a re-chained edit goes unseen. Written in place after every
-//! durable append, without a sync of its own: it may lag behind, never run ahead.
+//! durable append, without a sync of its own but the first: it may lag behind, never run ahead.
 //!
 //! ```text
 //! seq u64 | hash 32 | CRC-32 u32      little-endian
 //! ```
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{Error, ErrorKind};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use events::ids::{Digest, Seq};
 use events::log::LogError;
 
+use crate::disk;
 use crate::error::{damaged, io};
+use crate::segment::sync_dir;
 
 const LENGTH: usize = 44;
 
@@ -56,7 +57,7 @@ impl Head {
     }
 }
 
-/// The file; absent or empty means that no head is known.
+/// The file; absent, empty or all zero (made just when the power went) means that no head is known.
 #[derive(Debug)]
 pub(crate) struct HeadFile {
     path: PathBuf,
@@ -82,7 +83,7 @@ impl HeadFile {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(io("cannot read", &self.path)(e)),
         };
-        if bytes.is_empty() {
+        if bytes.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
         let what =
@@ -91,17 +92,22 @@ impl HeadFile {
     }
 
     /// Opens the file for writing, making it and its folder where needed.
-    pub fn open(&self) -> Result<File, LogError> {
+    pub fn open(&self) -> Result<disk::File, LogError> {
         if let Some(dir) = self.path.parent() {
-            fs::create_dir_all(dir).map_err(io("cannot create", dir))?;
+            disk::create_dir_all(dir).map_err(io("cannot create", dir))?;
         }
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false);
-        options.open(&self.path).map_err(io("cannot open", &self.path))
+        disk::File::open_or_create(&self.path).map_err(io("cannot open", &self.path))
+    }
+
+    /// Makes `file` durable under its name. From then on a write over it is one block in its place,
+    /// so that a loss of power leaves an older head at worst, and never none.
+    pub fn sync(&self, file: &disk::File) -> Result<(), LogError> {
+        file.sync_all().map_err(io("cannot sync", &self.path))?;
+        self.path.parent().map_or(Ok(()), sync_dir)
     }
 }
 
 /// Writes `head` over the old one.
-pub(crate) fn write(file: &File, head: Head) -> Result<(), Error> {
+pub(crate) fn write(file: &disk::File, head: Head) -> Result<(), Error> {
     file.write_all_at(&head.encode(), 0)
 }

@@ -7,6 +7,7 @@ use events::ids::{RunId, Seq};
 use events::log::LogError;
 
 use crate::blobs::BlobDir;
+use crate::disk;
 use crate::error::{io, refused};
 use crate::file_log::{FileLog, OpenMode};
 use crate::fork::{Base, ancestors};
@@ -25,7 +26,7 @@ impl Home {
         let dir = dir.as_ref();
         for part in ["runs", "blobs", "heads"] {
             let part = dir.join(part);
-            fs::create_dir_all(&part).map_err(io("cannot create", &part))?;
+            disk::create_dir_all(&part).map_err(io("cannot create", &part))?;
         }
         sync_dir(dir)?;
         Ok(Self { dir: dir.canonicalize().map_err(io("cannot open", dir))? })
@@ -103,15 +104,15 @@ impl Home {
         }
         let temporary = self.dir.join("runs").join(format!("new-{run}"));
         if temporary.exists() {
-            fs::remove_dir_all(&temporary).map_err(io("cannot remove", &temporary))?;
+            disk::remove_dir_all(&temporary).map_err(io("cannot remove", &temporary))?;
         }
         let log = temporary.join("log");
-        fs::create_dir_all(&log).map_err(io("cannot create", &log))?;
+        disk::create_dir_all(&log).map_err(io("cannot create", &log))?;
         if let Some(base) = base {
             base.write(&temporary)?;
         }
         sync_dir(&temporary)?;
-        fs::rename(&temporary, &dir).map_err(|e| match e.kind() {
+        disk::rename(&temporary, &dir).map_err(|e| match e.kind() {
             std::io::ErrorKind::DirectoryNotEmpty => already(),
             _ => io("cannot create", &dir)(e),
         })?;

@@ -11,7 +11,6 @@
 //!
 //! All numbers are 8 bytes, big-endian, so that keys sort by seq.
 
-use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +18,7 @@ use events::ids::Seq;
 use events::log::LogError;
 use sled::{Batch, Db, Tree};
 
+use crate::disk;
 use crate::lineage::{Item, View, record_at, walk};
 use crate::seal;
 
@@ -72,7 +72,7 @@ impl IndexSlot {
     pub fn discard(&mut self, dir: &Path) -> Result<(), std::io::Error> {
         self.open = None;
         seal::remove(dir)?;
-        if dir.exists() { fs::remove_dir_all(dir) } else { Ok(()) }
+        if dir.exists() { disk::remove_dir_all(dir) } else { Ok(()) }
     }
 
     /// Brings the index in `dir` up to the end of `views`, then asks it. What is damaged is built
@@ -100,7 +100,7 @@ impl IndexSlot {
         question: &dyn Fn(&Index) -> Result<T, IndexError>,
     ) -> Result<T, IndexError> {
         if self.open.is_none() && !seal::holds(dir) && dir.exists() {
-            fs::remove_dir_all(dir)?;
+            disk::remove_dir_all(dir)?;
         }
         seal::remove(dir)?;
         let index = match self.open.take() {

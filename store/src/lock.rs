@@ -1,11 +1,12 @@
 //! One process owns a log: an exclusive `flock` on `<run>/lock`, which holds the owner's id.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::fs::{File, TryLockError};
+use std::io::Read;
 use std::path::Path;
 
 use events::log::LogError;
 
+use crate::disk;
 use crate::error::io;
 
 const NAME: &str = "lock";
@@ -13,27 +14,25 @@ const NAME: &str = "lock";
 /// Held as long as the log is owned.
 #[derive(Debug)]
 pub(crate) struct OwnerLock {
-    file: File,
+    file: disk::File,
 }
 
 impl OwnerLock {
     /// Takes the lock of the run in `dir`, or says who has it.
     pub fn take(dir: &Path) -> Result<Self, LogError> {
         let path = dir.join(NAME);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(&path).map_err(io("cannot open", &path))?;
-        match file.try_lock() {
+        let file = disk::File::open_or_create(&path).map_err(io("cannot open", &path))?;
+        match file.inner().try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let owner = owner_in(&mut file).unwrap_or_else(|| "unknown".into());
+                let owner = owner_in(file.inner()).unwrap_or_else(|| "unknown".into());
                 return Err(LogError::Owned { path: dir.display().to_string(), owner });
             }
             Err(TryLockError::Error(e)) => return Err(io("cannot lock", &path)(e)),
         }
         let pid = std::process::id().to_string();
         // A full disk must not keep anyone from opening: the id is for people only.
-        let _ = file.set_len(0).and_then(|()| file.write_all(pid.as_bytes()));
+        let _ = file.set_len(0).and_then(|()| file.write_all_at(pid.as_bytes(), 0));
         Ok(Self { file })
     }
 }
@@ -44,7 +43,7 @@ impl Drop for OwnerLock {
     }
 }
 
-fn owner_in(file: &mut File) -> Option<String> {
+fn owner_in(mut file: &File) -> Option<String> {
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;
     let pid = text.trim();
@@ -56,7 +55,7 @@ fn owner_in(file: &mut File) -> Option<String> {
 /// and another process got does not count.
 pub fn owner(dir: &Path) -> Option<u32> {
     let path = dir.join(NAME);
-    let pid: u32 = owner_in(&mut File::open(&path).ok()?)?.parse().ok()?;
+    let pid: u32 = owner_in(&File::open(&path).ok()?)?.parse().ok()?;
     let path = path.canonicalize().ok()?;
     let Ok(files) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         // Another user's process may not be looked into: it is there, so it may be the owner.

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use events::ids::Digest;
 
+use crate::disk;
+
 fn path_of(index: &Path) -> PathBuf {
     index.with_extension("seal")
 }
@@ -25,7 +27,7 @@ pub(crate) fn holds(index: &Path) -> bool {
 
 /// Takes the seal away, before anything is opened or changed.
 pub(crate) fn remove(index: &Path) -> Result<(), Error> {
-    match fs::remove_file(path_of(index)) {
+    match disk::remove_file(&path_of(index)) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
         _ => Ok(()),
     }
@@ -34,7 +36,7 @@ pub(crate) fn remove(index: &Path) -> Result<(), Error> {
 /// Seals the files as they are. Failing to costs a rebuild, nothing more.
 pub(crate) fn put(index: &Path) {
     if let Ok(now) = fingerprint(index) {
-        let _ = fs::write(path_of(index), now);
+        let _ = disk::write(&path_of(index), now.as_bytes());
     }
 }
 

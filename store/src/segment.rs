@@ -1,6 +1,6 @@
 //! One segment file, and the folder they lie in.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use events::ids::Seq;
 use events::log::LogError;
 
+use crate::disk;
 use crate::error::{damaged, io};
 use crate::frame::{HEADER, Header, VERSION};
 
@@ -47,9 +48,22 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<u64>, LogError> {
     Ok(firsts)
 }
 
+/// Takes back, durably, what a failed [`Segment::create`] left: were it to stay, records could be
+/// appended before it.
+pub(crate) fn discard(dir: &Path, first: u64) -> Result<(), std::io::Error> {
+    let path = dir.join(name(first));
+    for path in [path.with_extension("seg.tmp"), path] {
+        match disk::remove_file(&path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    disk::sync_dir(dir)
+}
+
 /// Makes the folder's entries durable.
 pub(crate) fn sync_dir(dir: &Path) -> Result<(), LogError> {
-    File::open(dir).and_then(|d| d.sync_all()).map_err(io("cannot sync", dir))
+    disk::sync_dir(dir).map_err(io("cannot sync", dir))
 }
 
 impl Segment {
@@ -75,22 +89,19 @@ impl Segment {
         Ok(Self::new(path, file, header))
     }
 
-    /// Creates an empty segment durably: it appears with its whole header or not at all.
-    pub fn create(dir: &Path, header: Header) -> Result<Self, std::io::Error> {
+    /// Creates an empty segment durably: it appears with its whole header or not at all. After a
+    /// failure [`discard`] must follow.
+    pub fn create(dir: &Path, header: Header) -> Result<(Self, disk::File), std::io::Error> {
         let path = dir.join(name(header.first));
         let temporary = path.with_extension("seg.tmp");
-        let written = (|| {
-            let mut file = File::create(&temporary)?;
-            file.write_all(&header.encode())?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(dir)?.sync_all()?;
-            File::open(&path)
-        })();
-        if written.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        Ok(Self::new(path, written?, header))
+        let mut file = disk::File::create(&temporary)?;
+        file.write_all(&header.encode())?;
+        file.sync_all()?;
+        disk::rename(&temporary, &path)?;
+        disk::sync_dir(dir)?;
+        let writable = disk::File::open(&path)?;
+        let file = File::open(&path)?;
+        Ok((Self::new(path, file, header), writable))
     }
 
     fn new(path: PathBuf, file: File, header: Header) -> Self {
@@ -98,8 +109,8 @@ impl Segment {
     }
 
     /// A handle for writing.
-    pub fn writable(&self) -> Result<File, LogError> {
-        OpenOptions::new().write(true).open(&self.path).map_err(io("cannot open", &self.path))
+    pub fn writable(&self) -> Result<disk::File, LogError> {
+        disk::File::open(&self.path).map_err(io("cannot open", &self.path))
     }
 
     /// Length of the file in bytes, now.

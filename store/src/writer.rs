@@ -1,22 +1,21 @@
 //! The appending side of an owned log.
 
-use std::fs::File;
 use std::io::Error;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use events::event::{Draft, Recorded, SCHEMA};
 use events::ids::{Digest, Seq};
 use events::log::LogError;
 
 use crate::codec;
+use crate::disk;
 use crate::error::{io, is_full, refused, write_error};
 use crate::frame::{self, FRAME, HEADER, Header, PAYLOAD_MAX};
 use crate::head::{self, Head};
 use crate::lineage::View;
-use crate::segment::Segment;
+use crate::segment::{self, Segment};
 
 /// Encoding space that is kept between appends, in bytes.
 const KEEP: usize = 1 << 20;
@@ -24,7 +23,7 @@ const KEEP: usize = 1 << 20;
 #[derive(Debug)]
 struct Open {
     segment: Arc<Segment>,
-    file: File,
+    file: disk::File,
     end: u64,
 }
 
@@ -36,7 +35,7 @@ pub(crate) struct Writer {
     open: Option<Open>,
     last: u64,
     hash: Digest,
-    head: File,
+    head: disk::File,
     /// A failed write could not be taken back, or a sync failed: only reading the file again can
     /// tell what it holds.
     poisoned: bool,
@@ -45,7 +44,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Goes on after `view`, whose last segment must be cut to its end.
-    pub fn new(log: PathBuf, view: &View, head: File, bytes: u64) -> Result<Self, LogError> {
+    pub fn new(log: PathBuf, view: &View, head: disk::File, bytes: u64) -> Result<Self, LogError> {
         let open = match view.segments.last() {
             None => None,
             Some(segment) => {
@@ -96,6 +95,17 @@ impl Writer {
     /// Notes the last record outside the log. If that fails the head lags, which is allowed.
     pub fn write_head(&self) {
         let _ = head::write(&self.head, Head { seq: self.last, hash: self.hash });
+    }
+
+    /// The file of the head.
+    pub fn head(&self) -> &disk::File {
+        &self.head
+    }
+
+    /// Whether a failed write could not be taken back.
+    #[cfg(test)]
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned
     }
 
     fn encode(
@@ -149,21 +159,26 @@ impl Writer {
         Err(write_error(&open.segment.path, last, error))
     }
 
-    fn roll(&self) -> Result<Open, LogError> {
+    fn roll(&mut self) -> Result<Open, LogError> {
         let header = Header { first: self.last + 1, previous: self.hash };
-        let segment =
-            Segment::create(&self.log, header).map_err(|e| write_error(&self.log, self.last, e))?;
-        let file = segment.writable()?;
-        Ok(Open { segment: Arc::new(segment), file, end: HEADER as u64 })
+        match Segment::create(&self.log, header) {
+            Ok((segment, file)) => {
+                Ok(Open { segment: Arc::new(segment), file, end: HEADER as u64 })
+            }
+            Err(error) => {
+                self.poisoned = segment::discard(&self.log, header.first).is_err();
+                Err(write_error(&self.log, self.last, error))
+            }
+        }
     }
 }
 
 fn now_unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = disk::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Cuts a segment to `end` durably.
-pub(crate) fn cut(path: &Path, file: &File, end: u64) -> Result<(), LogError> {
+pub(crate) fn cut(path: &Path, file: &disk::File, end: u64) -> Result<(), LogError> {
     file.set_len(end).and_then(|()| file.sync_all()).map_err(io("cannot cut", path))
 }

@@ -247,7 +247,8 @@ fn kernel(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
                     .modules
                     .get(module)
                     .is_some_and(|m| matches!(m.validity, Some((_, Validity::Valid)))),
-                Role::Coder => state.pool.iter().any(|p| p.module == *module),
+                // The newest first: most tasks are of this round.
+                Role::Coder => state.pool.iter().rev().any(|p| p.module == *module),
             };
             require(known, "its module is not a valid one of the step")?;
             require(

@@ -31,7 +31,8 @@ const SERVICE: &str = "service";
 /// name, to the new folder `to`; the home of the judge's service in it too. Owners go on meanwhile.
 /// Everything is checked: chains, hashes.
 ///
-/// On any failure, a full disk included, `to` does not appear.
+/// On any failure, a full disk included, `to` does not appear; where only its name could not be made
+/// durable it is there, whole.
 pub fn backup(home: &Home, to: &Path) -> Result<Copied, LogError> {
     require_free(to)?;
     let stage = Stage::create(beside(to)?)?;

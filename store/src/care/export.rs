@@ -13,6 +13,7 @@ use super::archive::{FORMAT, Line, MANIFEST, Manifest, Member};
 use super::backup::Copied;
 use super::snapshot::Snapshot;
 use crate::blob_file::Temporary;
+use crate::disk;
 use crate::error::{io, refused};
 use crate::home::Home;
 use crate::segment::sync_dir;
@@ -55,7 +56,7 @@ pub fn export(home: &Home, run: RunId, to: &Path) -> Result<Copied, LogError> {
 }
 
 fn write(
-    file: &mut File,
+    file: &mut disk::File,
     manifest: &Manifest,
     snapshots: &[Snapshot],
     blobs: impl Iterator<Item = (Member, std::path::PathBuf)>,
@@ -86,7 +87,7 @@ fn write(
         add(&mut tar, &member.name(), length, &mut from)?;
     }
     tar.into_inner()?.finish()?.flush()?;
-    Ok(file.metadata()?.len())
+    Ok(file.inner().metadata()?.len())
 }
 
 fn add(

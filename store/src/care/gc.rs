@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use events::ids::{BlobId, Digest};
 use events::log::LogError;
 
 use super::References;
 use crate::blob_lock::BlobLock;
+use crate::disk;
 use crate::error::io;
 use crate::home::Home;
 use crate::lock::owner;
@@ -92,7 +93,7 @@ fn collect(
         let Ok(id) = name.parse::<Digest>() else { continue };
         let about = path.metadata().map_err(io("cannot read", &path))?;
         let written = about.modified().map_err(io("cannot read", &path))?;
-        let old = SystemTime::now().duration_since(written).is_ok_and(|since| since >= age);
+        let old = disk::now().duration_since(written).is_ok_and(|since| since >= age);
         let count = |(blobs, bytes): &mut (u64, u64)| {
             *blobs += 1;
             *bytes += about.len();
@@ -103,7 +104,7 @@ fn collect(
             count(&mut collected.young);
         } else {
             if !dry_run {
-                fs::remove_file(&path).map_err(io("cannot remove", &path))?;
+                disk::remove_file(&path).map_err(io("cannot remove", &path))?;
             }
             count(&mut collected.removed);
             collected.names.push(id);

@@ -1,7 +1,7 @@
 //! Reading one run out of an archive. Nothing of it appears before all of it was checked.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -13,6 +13,7 @@ use super::References;
 use super::archive::{MANIFEST, MANIFEST_MAX, Manifest, Member};
 use super::stage::Stage;
 use crate::blob_file::{Failed, copy};
+use crate::disk;
 use crate::error::{damaged, io, refused};
 use crate::fork::{Base, ancestors};
 use crate::home::Home;
@@ -140,9 +141,9 @@ fn blob_error(archive: &Path, error: LogError) -> LogError {
 fn write(path: &Path, from: &mut dyn Read, archive: &Path) -> Result<(), LogError> {
     let failed = io("cannot write", path);
     if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir).map_err(&failed)?;
+        disk::create_dir_all(dir).map_err(&failed)?;
     }
-    let mut file = File::create(path).map_err(&failed)?;
+    let mut file = disk::File::create(path).map_err(&failed)?;
     match copy(from, &mut file) {
         Ok(_) => file.flush().map_err(&failed),
         Err(Failed::Reading(e)) => Err(reading(archive, e)),
@@ -155,7 +156,7 @@ fn check(manifest: &Manifest, stage: &Stage, from: &Path) -> Result<u64, LogErro
     let mut events = 0;
     for line in &manifest.runs {
         let dir = stage.home.run_dir(line.run);
-        fs::create_dir_all(dir.join("log")).map_err(io("cannot create", &dir))?;
+        disk::create_dir_all(&dir.join("log")).map_err(io("cannot create", &dir))?;
         let report = verify(&dir, |_, _| ControlFlow::Break(()))?;
         if report.head != (line.last, line.head) {
             return Err(bad(from, &format!("run {} does not end as the manifest says", line.run)));
@@ -210,10 +211,10 @@ fn publish(stage: &Stage, home: &Home, run: RunId) -> Result<(), LogError> {
     let heads = home.dir().join("heads");
     let head = heads.join(run.to_string());
     let staged = stage.dir.join("heads").join(run.to_string());
-    fs::rename(&staged, &head).map_err(io("cannot create", &head))?;
+    disk::rename(&staged, &head).map_err(io("cannot create", &head))?;
     sync_dir(&heads)?;
     let dir = home.run_dir(run);
-    fs::rename(stage.home.run_dir(run), &dir).map_err(|e| match e.kind() {
+    disk::rename(&stage.home.run_dir(run), &dir).map_err(|e| match e.kind() {
         ErrorKind::DirectoryNotEmpty => refused("cannot import", &dir, "it was made meanwhile"),
         _ => io("cannot create", &dir)(e),
     })?;

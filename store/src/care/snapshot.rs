@@ -1,13 +1,14 @@
 //! One run's log at one moment: what was acknowledged then, whatever its owner appends later.
 //! Segments only grow, so nothing has to be asked of the owner.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use events::ids::{Digest, RunId, Seq};
 use events::log::LogError;
 
+use crate::disk;
 use crate::error::io;
 use crate::file_log::{FileLog, OpenMode};
 use crate::fork::Base;
@@ -61,7 +62,7 @@ impl Snapshot {
     pub fn write(&self, home: &Path) -> Result<u64, LogError> {
         let dir = home.join("runs").join(self.run.to_string());
         let log = dir.join("log");
-        fs::create_dir_all(&log).map_err(io("cannot create", &log))?;
+        disk::create_dir_all(&log).map_err(io("cannot create", &log))?;
         if let Some(base) = &self.base {
             base.write(&dir)?;
         }
@@ -69,13 +70,13 @@ impl Snapshot {
         for part in &self.parts {
             let to = log.join(&part.name);
             bytes += part.length;
-            let mut file = File::create(&to).map_err(io("cannot create", &to))?;
+            let mut file = disk::File::create(&to).map_err(io("cannot create", &to))?;
             part.copy(&mut file).map_err(io("cannot write", &to))?;
         }
         let heads = home.join("heads");
-        fs::create_dir_all(&heads).map_err(io("cannot create", &heads))?;
+        disk::create_dir_all(&heads).map_err(io("cannot create", &heads))?;
         let head = heads.join(self.run.to_string());
-        fs::write(&head, self.head_bytes()).map_err(io("cannot write", &head))?;
+        disk::write(&head, &self.head_bytes()).map_err(io("cannot write", &head))?;
         Ok(bytes)
     }
 }

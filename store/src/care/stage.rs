@@ -1,7 +1,7 @@
 //! A home that is being made: a folder beside the place where it will appear, which goes away
 //! unless it is published.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use events::log::LogError;
 
 use crate::blob_lock::BlobLock;
 use crate::blobs::BlobDir;
+use crate::disk;
 use crate::error::{io, refused};
 use crate::home::Home;
 use crate::segment::sync_dir;
@@ -28,27 +29,26 @@ impl Stage {
         if blobs.is_dir() && BlobLock::alone(&blobs)?.is_none() {
             return Err(refused("cannot create", &dir, "another process is making it just now"));
         }
-        match fs::remove_dir_all(&dir) {
+        match disk::remove_dir_all(&dir) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(io("cannot remove", &dir)(e)),
             _ => {}
         }
-        fs::create_dir_all(&dir).map_err(io("cannot create", &dir))?;
+        disk::create_dir_all(&dir).map_err(io("cannot create", &dir))?;
         let home = Home::open(&dir)?;
         let blobs = home.blobs()?;
         Ok(Self { dir, home, blobs, published: false })
     }
 
-    /// Makes everything in it durable at once, which is much faster than file by file.
+    /// Makes everything in it durable at once.
     pub fn sync(&self) -> Result<(), LogError> {
-        let dir = File::open(&self.dir).map_err(io("cannot open", &self.dir))?;
-        nix::unistd::syncfs(&dir).map_err(|e| io("cannot sync", &self.dir)(e.into()))
+        disk::sync_disk(&self.dir).map_err(io("cannot sync", &self.dir))
     }
 
     /// Gives it its name, in one step. `to` must not exist, or hold nothing but empty folders.
     pub fn publish(mut self, to: &Path) -> Result<(), LogError> {
         self.sync()?;
         clear(to)?;
-        fs::rename(&self.dir, to).map_err(io("cannot create", to))?;
+        disk::rename(&self.dir, to).map_err(io("cannot create", to))?;
         self.published = true;
         match to.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
@@ -60,7 +60,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         if !self.published {
-            let _ = fs::remove_dir_all(&self.dir);
+            let _ = disk::remove_dir_all(&self.dir);
         }
     }
 }
@@ -105,7 +105,7 @@ fn is_free(to: &Path) -> Result<bool, LogError> {
 /// Removes the empty folders of a home in which nothing ever happened.
 fn clear(to: &Path) -> Result<(), LogError> {
     require_free(to)?;
-    match fs::remove_dir_all(to) {
+    match disk::remove_dir_all(to) {
         Err(e) if e.kind() != ErrorKind::NotFound => Err(io("cannot replace", to)(e)),
         _ => Ok(()),
     }

@@ -1,12 +1,13 @@
 //! Records of schema 1. Only `KernelMeasured` had another form; its payload is frozen here.
 
-use bincode::config::Configuration;
 use events::event::{Actor, Event, Recorded};
 use events::ids::{Digest, KernelId, Seq};
 use events::outcome::{
     Execution, Failure, Measurement, OutputStats, Sides, TaskFault, Times, Timing, Trial,
 };
 use serde::Deserialize;
+
+use super::Coding;
 
 pub(super) const SCHEMA: u16 = 1;
 /// Place of `KernelMeasured` among the events.
@@ -59,7 +60,7 @@ enum OldTiming {
 /// other event, whose form is the present one.
 pub(super) fn measured(
     body: &[u8],
-    config: Configuration,
+    config: Coding,
 ) -> Result<Option<(Recorded, usize)>, bincode::error::DecodeError> {
     let (head, used): (Head, usize) = bincode::serde::decode_from_slice(body, config)?;
     if head.variant != KERNEL_MEASURED {

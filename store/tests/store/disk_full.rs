@@ -9,7 +9,7 @@ use events::log::{Blobs, Log, LogError};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use store::conformance::check_chain;
-use store::{Home, OpenMode, is_disk_full};
+use store::{FileLog, Home, OpenMode, Options, backup, is_disk_full};
 use tempfile::TempDir;
 
 use super::run;
@@ -67,6 +67,62 @@ fn a_full_disk_fails_the_append_and_nothing_else() {
     assert!(log.recovery().cut.is_none());
     assert_eq!(log.head().0, events, "it opens on a full disk");
     check_chain(&log);
+}
+
+/// A disk of each size, from one on which nothing fits: what was acknowledged is there, and the same
+/// work ends once there is space.
+#[test]
+fn a_disk_that_is_full_at_any_point() {
+    let folder = TempDir::new().unwrap();
+    if let Err(error) = small_disk(folder.path()) {
+        eprintln!("SKIPPED: a small disk cannot be mounted here: {error}");
+        return;
+    }
+    let mut filled = 0;
+    for pages in 1..50 {
+        let none = None::<&str>;
+        let resize = |size: &str| {
+            mount(none, folder.path(), none, MsFlags::MS_REMOUNT, Some(size)).unwrap();
+        };
+        resize(&format!("size={}k", pages * 4));
+        let mut acknowledged = 0;
+        let end = work(folder.path(), pages, &mut acknowledged);
+        filled += usize::from(end.is_err());
+        if let Err(error) = end {
+            assert!(is_disk_full(&error), "{pages} pages: {error}");
+        }
+        resize("size=4m");
+        let before = acknowledged;
+        work(folder.path(), pages, &mut acknowledged).unwrap();
+        let home = Home::existing(folder.path()).unwrap();
+        let log = home.open_run(run(pages), OpenMode::ReadOnly).unwrap();
+        let records = check_chain(&log).len() as u64;
+        assert!(records >= before && records == acknowledged, "{pages} pages");
+        drop(log);
+        for part in ["runs", "blobs", "heads", "copy"] {
+            fs::remove_dir_all(folder.path().join(part)).unwrap();
+        }
+    }
+    assert!(filled > 20, "only {filled} disks were too small");
+}
+
+/// A run of ten records in small segments, blobs, and a copy of all; notes what was acknowledged.
+fn work(dir: &Path, number: u64, acknowledged: &mut u64) -> Result<(), LogError> {
+    let home = Home::open(dir)?;
+    if !home.run_dir(run(number)).exists() {
+        drop(home.create_run(run(number))?);
+    }
+    let options = Options { segment_bytes: 15_000 };
+    let log = FileLog::open_with(&home.run_dir(run(number)), OpenMode::Own, options)?;
+    assert!(log.head().0.0 >= *acknowledged, "something acknowledged is lost");
+    while log.head().0 < Seq(10) {
+        log.append(vec![large()])?;
+        *acknowledged = log.head().0.0;
+    }
+    home.blobs()?.put(&(0..300u32).flat_map(blake).collect::<Vec<u8>>())?;
+    drop(log);
+    let copy = dir.join("copy");
+    if copy.exists() { Ok(()) } else { backup(&home, &copy).map(drop) }
 }
 
 fn blake(number: u32) -> [u8; 32] {

@@ -29,6 +29,66 @@ fn writer() {
     }
 }
 
+/// Three who want the log at once and are killed again and again: one of them has it at a time, and
+/// what any of them was told is there in the end, once.
+#[test]
+fn a_storm_over_several_owners() {
+    let place = Place::new();
+    let start = || {
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", "killed::contender", "--ignored", "--nocapture"]);
+        child.env(DIR, place.dir()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut told = Vec::new();
+    let mut heard = |child: std::process::Child| {
+        let lines = BufReader::new(child.stdout.unwrap()).lines().map(Result::unwrap);
+        let numbers = lines.filter_map(|line| line.strip_prefix("told ")?.parse::<u32>().ok());
+        told.extend(numbers);
+    };
+    let mut children: Vec<_> = (0..3).map(|_| start()).collect();
+    for round in 0..30u64 {
+        std::thread::sleep(std::time::Duration::from_millis(15 + round * 7 % 40));
+        let mut victim = children.remove(round as usize % 3);
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        heard(victim);
+        children.push(start());
+    }
+    for mut child in children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        heard(child);
+    }
+    let log = place.own().unwrap();
+    let found = check_chain(&log).into_iter().map(|record| match record.event {
+        events::event::Event::RoundStarted { round } => round,
+        other => panic!("{} was never appended", other.name()),
+    });
+    let found: Vec<u32> = found.collect();
+    let once: std::collections::BTreeSet<u32> = found.iter().copied().collect();
+    assert_eq!(once.len(), found.len(), "nothing is there twice");
+    assert!(told.iter().all(|number| once.contains(number)), "what was told is there");
+    assert!(told.len() > 50, "only {} appends were told", told.len());
+}
+
+/// Tries to own the log; who has it appends numbers of its own.
+#[test]
+#[ignore = "run by the test above"]
+fn contender() {
+    let Ok(dir) = std::env::var(DIR) else { return };
+    let log = loop {
+        match FileLog::open_with(Path::new(&dir), OpenMode::Own, Options { segment_bytes: 5_000 }) {
+            Ok(log) => break log,
+            Err(events::log::LogError::Owned { .. }) => std::thread::yield_now(),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    for number in std::process::id() * 10_000.. {
+        log.append(drafts(number..number + 1)).unwrap();
+        println!("\ntold {number}");
+    }
+}
+
 #[test]
 fn nothing_acknowledged_is_lost() {
     let place = Place::new();

@@ -1,5 +1,11 @@
 //! Tests of the store from outside, on real files.
-#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
 
 mod archives;
 mod backups;
@@ -12,6 +18,7 @@ mod forks;
 mod gc;
 mod golden;
 mod index;
+mod kept;
 mod killed;
 mod newer;
 mod owner;

@@ -56,3 +56,54 @@ fn runs_are_listed_by_age_and_made_once() {
     assert!(place.home.create_run(run(3)).is_err());
     assert!(place.home.open_run(run(9), OpenMode::ReadOnly).is_err());
 }
+
+/// Appends that arrive together are made durable together, and each is told its own records.
+#[test]
+fn appends_of_many_threads_are_told_their_own_records() {
+    let place = Place::new();
+    let log = place.open_with(4_000);
+    thread::scope(|scope| {
+        for writer in 0..8u32 {
+            let log = &log;
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let size = 1 + (writer + round) % 3;
+                    let first = writer * 1_000 + round * 3;
+                    let wanted = drafts(first..first + size);
+                    let told = log.append(wanted.clone()).unwrap();
+                    assert_eq!(told.len(), wanted.len());
+                    for (record, draft) in told.iter().zip(wanted) {
+                        assert_eq!(record.event, draft.event);
+                        assert_eq!(log.get(record.seq).unwrap().as_ref(), Some(record));
+                    }
+                }
+            });
+        }
+    });
+    let events = log.head().0;
+    drop(log);
+    assert_eq!(place.verify().unwrap().events, events.0);
+}
+
+/// A failure is told to everyone whose append it met, and nothing of any of them is there.
+#[test]
+fn appends_that_fail_together_are_told_so() {
+    let place = Place::new();
+    let log = place.open_with(64 << 20);
+    log.append(vec![draft(1)]).unwrap();
+    let large = || {
+        let mut draft = draft(2);
+        let error = "x".repeat((64 << 20) + 1);
+        draft.event = events::event::Event::WorkFailed { work: String::new(), attempt: 1, error };
+        draft
+    };
+    let failed = thread::scope(|scope| {
+        let all: Vec<_> = (0..3).map(|_| scope.spawn(|| log.append(vec![large()]))).collect();
+        all.into_iter().map(|one| one.join().unwrap().is_err()).collect::<Vec<_>>()
+    });
+    assert_eq!(failed, [true; 3]);
+    assert_eq!(log.head().0, Seq(1));
+    log.append(vec![draft(3)]).unwrap();
+    drop(log);
+    assert_eq!(place.verify().unwrap().events, 2);
+}

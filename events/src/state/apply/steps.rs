@@ -36,7 +36,8 @@ pub(super) fn scored(
                 };
                 members.push((score.advantage, entry.sample));
                 let module = entry.module;
-                let apis = state.pool.iter().find(|p| p.module == module).map(|p| p.apis.clone());
+                let apis =
+                    state.pool.iter().rev().find(|p| p.module == module).map(|p| p.apis.clone());
                 if score.verdict.is_judged() {
                     tally(state, apis.as_deref().unwrap_or_default(), score.verdict.is_correct());
                 }

@@ -3,7 +3,9 @@
 pub mod audit;
 pub mod branch;
 pub mod cli;
+pub mod compare;
 pub mod daemon;
+pub mod effects;
 pub mod engine;
 pub mod exit;
 pub mod host;

@@ -72,6 +72,8 @@ const NAMES: &[&str] = &[
     "JobFailed",
     "JobCancelled",
     "SettingChanged",
+    "PurityPolicyUsed",
+    "SamplesExcluded",
 ];
 
 /// An actor's name as it is written.

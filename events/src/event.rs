@@ -155,6 +155,8 @@ pub enum Verdict {
     Failed(FailureKind),
     /// The task is at fault; nobody is scored.
     TaskRefused(TaskFault),
+    /// It was taken out of the run; nobody is scored.
+    Excluded,
 }
 
 impl Verdict {
@@ -165,7 +167,7 @@ impl Verdict {
 
     /// Whether the kernel was judged at all.
     pub fn is_judged(&self) -> bool {
-        !matches!(self, Verdict::TaskRefused(_))
+        !matches!(self, Verdict::TaskRefused(_) | Verdict::Excluded)
     }
 }
 
@@ -174,7 +176,7 @@ impl Verdict {
 pub struct ModuleScore {
     /// Which module.
     pub module: ModuleId,
-    /// One verdict per kernel; empty for an invalid module.
+    /// One verdict per kernel; empty for an invalid module, and one if that was taken out of the run.
     pub verdicts: Vec<Verdict>,
     /// Frontier reward.
     pub reward: f64,
@@ -511,6 +513,24 @@ pub enum Event {
         /// Its value as TOML writes it; none takes away one that need not be there.
         value: Option<String>,
     },
+    /// From here on the judge's static rules are of this version. Without one before it, the version
+    /// that decided is not known.
+    PurityPolicyUsed {
+        /// Version of the rules for modules and kernels.
+        version: u32,
+    },
+    /// Samples were taken out of the run: nobody is rewarded for them, and no kernels are written for
+    /// excluded modules in Coder phases.
+    SamplesExcluded {
+        /// Modules, with all kernels written for them; sorted.
+        modules: Vec<ModuleId>,
+        /// Kernels; sorted.
+        kernels: Vec<KernelId>,
+        /// Code of modules and kernels: what is written with it from here on is excluded too; sorted.
+        sources: Vec<Digest>,
+        /// Why, for people.
+        reason: String,
+    },
 }
 
 impl Event {
@@ -544,6 +564,8 @@ impl Event {
             Event::JobFailed { .. } => "JobFailed",
             Event::JobCancelled { .. } => "JobCancelled",
             Event::SettingChanged { .. } => "SettingChanged",
+            Event::PurityPolicyUsed { .. } => "PurityPolicyUsed",
+            Event::SamplesExcluded { .. } => "SamplesExcluded",
         }
     }
 
@@ -576,7 +598,9 @@ impl Event {
             | Event::RunResumed
             | Event::RunFinished
             | Event::ServiceStarted { .. }
-            | Event::SettingChanged { .. } => None,
+            | Event::SettingChanged { .. }
+            | Event::PurityPolicyUsed { .. }
+            | Event::SamplesExcluded { .. } => None,
         }
     }
 
@@ -613,7 +637,9 @@ impl Event {
             | Event::ServiceStarted { .. }
             | Event::JobFailed { .. }
             | Event::JobCancelled { .. }
-            | Event::SettingChanged { .. } => Vec::new(),
+            | Event::SettingChanged { .. }
+            | Event::PurityPolicyUsed { .. }
+            | Event::SamplesExcluded { .. } => Vec::new(),
         }
     }
 }

@@ -5,6 +5,7 @@ pub mod config;
 pub mod event;
 pub mod ids;
 pub mod log;
+pub mod needed;
 pub mod outcome;
 pub mod rules;
 pub mod sample;

@@ -7,6 +7,7 @@ pub mod control;
 pub mod extract;
 pub mod prompt;
 pub mod rescore;
+pub mod retention;
 pub mod reward;
 pub mod score;
 pub mod speed;

@@ -53,6 +53,11 @@ pub fn sets_to_draw(state: &RunState) -> Vec<SetOrder> {
 
 /// The APIs of one order, weighted by what the Coder failed at in the round before.
 pub fn draw_apis(state: &RunState, table: &ApiTable, seed: u64) -> Vec<String> {
+    draw_weighted(state, table, &api_factors(state, table), seed)
+}
+
+/// How APIs are weighted in this round, in the order of the table.
+pub(super) fn api_factors(state: &RunState, table: &ApiTable) -> Vec<f64> {
     let Some(config) = state.config.as_ref() else { return Vec::new() };
     let weakness = config.sampler.weakness.get();
     let weights: BTreeMap<String, f64> = state
@@ -60,8 +65,19 @@ pub fn draw_apis(state: &RunState, table: &ApiTable, seed: u64) -> Vec<String> {
         .iter()
         .map(|(api, tally)| (api.clone(), 1.0 + weakness * (1.0 - tally.share())))
         .collect();
+    table.factors(&weights)
+}
+
+/// [`draw_apis`] with the weights of [`api_factors`].
+pub(super) fn draw_weighted(
+    state: &RunState,
+    table: &ApiTable,
+    factors: &[f64],
+    seed: u64,
+) -> Vec<String> {
+    let Some(config) = state.config.as_ref() else { return Vec::new() };
     let sizes = (config.sampler.apis_min.get(), config.sampler.apis_max.get());
-    table.draw(Draw { seed, sizes, weights: &weights })
+    table.draw(Draw { seed, sizes, factors })
 }
 
 /// Samples that one prompt lacks: index in the group, id, seed.

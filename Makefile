@@ -71,9 +71,11 @@ bench-gpu: build
 	mkdir -p $(HOME_DIR)/gpu
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/bench.sh
 
-# What can be measured without a GPU: the log, and a thousand candidates in a row.
+# What can be measured without a GPU: the log, audits, and a thousand candidates in a row.
 .PHONY: bench
 bench: build bench-log
+	cargo bench --locked --bench audit
+	KERNELZERO_EVENTS=20000 KERNELZERO_TOKENS=400 cargo bench --locked --bench audit
 	mkdir -p $(HOME_DIR)/bench
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/bench KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/bench.sh soak
 

@@ -1,69 +1,37 @@
 //! Decides a whole log again and compares. The log goes by as a stream: memory does not grow with
-//! it. One thread reads and checks the chain, the other folds and decides.
+//! it. One thread reads and checks the chain, one folds and decides, and the others read blobs and
+//! apply static rules ahead of it, since those ask for nothing but their source.
 
 mod evidence;
+mod memo;
+mod report;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
 
 use anyhow::{Result, anyhow};
 use events::event::{Event, Recorded};
-use events::ids::{Digest, RunId, Seq};
+use events::ids::{Digest, PolicyVersion, RunId, Seq};
 use events::log::{Log, LogError};
-use events::rules::audit::{Auditor, Evidence};
+use events::rules::audit::{Agreement, Auditor, Evidence};
 use events::rules::intent::may;
 use events::state::RunState;
 use store::{FileLog, HeadState, OpenMode};
 
 pub use self::evidence::Stored;
+use self::report::is_by_rules;
+pub use self::report::{Kind, Report, Rules, Since};
 use crate::exit::Usage;
 use crate::runs::{home_to_read, pick};
 
-/// Findings that are kept as text; all are counted.
-const TEXTS: usize = 1000;
 /// Records that one thread hands to the other at a time, and how many such lots may wait.
 const LOT: usize = 512;
 const LOTS: usize = 8;
-
-/// From where on decisions are compared. What lies before is checked all the same: chain and legality.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Since {
-    /// From the first event.
-    #[default]
-    Start,
-    /// From this event on.
-    Seq(Seq),
-    /// From the start of this round on.
-    Round(u32),
-}
-
-/// One kind of event in the report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kind {
-    /// How many there are.
-    pub events: u64,
-    /// Of how many the decision was compared.
-    pub compared: u64,
-    /// What does not agree.
-    pub findings: u64,
-}
-
-/// What an audit found.
-#[derive(Debug)]
-pub struct Report {
-    /// Events, with those shared with ancestors.
-    pub events: u64,
-    /// Position and hash of the last record.
-    pub head: (Seq, Digest),
-    /// The first things that do not agree.
-    pub findings: Vec<String>,
-    /// How many things do not agree.
-    pub found: u64,
-    /// The events by name.
-    pub kinds: BTreeMap<&'static str, Kind>,
-}
 
 /// Audits one run without writing anything. Damage of the log itself is an error; a decision that
 /// does not agree is a finding. `expected_head` is a hash that was kept elsewhere.
@@ -90,18 +58,24 @@ pub fn audit(
 }
 
 /// Audits an open log up to where it ends now.
-pub fn audit_log(log: &FileLog, evidence: &dyn Evidence, since: Since) -> Result<Report> {
+pub fn audit_log(log: &FileLog, evidence: &(dyn Evidence + Sync), since: Since) -> Result<Report> {
     let end = log.head().0;
     if let Since::Seq(seq) = since
         && seq > end
     {
         return Err(Usage(format!("--since {}: the log ends with {end}", seq.0)).into());
     }
-    let mut audit = Audit::new(since);
+    let mut audit = Audit::new(since, evidence.purity_policy());
+    let (sender, receiver) = sync_channel(LOTS);
+    let (ahead, wanted) = sync_channel(LOTS);
+    let wanted = Mutex::new(wanted);
     std::thread::scope(|scope| {
-        let (sender, receiver) = sync_channel(LOTS);
-        let reader = scope.spawn(move || read(log, end, &sender));
+        for _ in 1..available_parallelism().map_or(2, NonZeroUsize::get) {
+            scope.spawn(|| go_ahead(&wanted, evidence));
+        }
+        let reader = scope.spawn(move || read(log, end, since, (&sender, &ahead)));
         audit.all(receiver, evidence);
+        audit.checkpoints(evidence);
         reader
             .join()
             .map_err(|_| anyhow!("the reader of the log panicked"))?
@@ -110,25 +84,57 @@ pub fn audit_log(log: &FileLog, evidence: &dyn Evidence, since: Since) -> Result
     audit.end()
 }
 
+/// Works out what decisions will need, lot by lot, until the reader ends.
+fn go_ahead(wanted: &Mutex<Receiver<Vec<Event>>>, evidence: &(dyn Evidence + Sync)) {
+    loop {
+        let events = wanted.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(events) = events else { return };
+        events.iter().for_each(|event| evidence.ahead(event));
+    }
+}
+
 type Lot = Vec<(Recorded, Digest)>;
 
 /// Reads and checks the log; the other side hears only of what is sound.
-fn read(log: &FileLog, end: Seq, to: &SyncSender<Lot>) -> Result<(), LogError> {
-    let mut lot = Vec::with_capacity(LOT);
+fn read(
+    log: &FileLog,
+    end: Seq,
+    since: Since,
+    (to, ahead): (&SyncSender<Lot>, &SyncSender<Vec<Event>>),
+) -> Result<(), LogError> {
+    let (mut lot, mut wanted) = (Vec::with_capacity(LOT), Vec::new());
+    let mut compares = false;
     log.scan_owned(Seq(1), |recorded, hash| {
         if recorded.seq > end {
             return ControlFlow::Break(());
         }
-        lot.push((recorded, hash));
-        let full = lot.len() == LOT;
-        // The receiver goes on to the end, so sending fails only after a panic there.
-        if full && to.send(std::mem::replace(&mut lot, Vec::with_capacity(LOT))).is_err() {
-            return ControlFlow::Break(());
+        compares |= since.begins_with(&recorded);
+        if compares && names_blobs(&recorded.event) {
+            wanted.push(recorded.event.clone());
         }
-        ControlFlow::Continue(())
+        lot.push((recorded, hash));
+        if lot.len() < LOT {
+            return ControlFlow::Continue(());
+        }
+        // Where those who go ahead have enough to do, who decides looks for itself.
+        let _ = ahead.try_send(std::mem::take(&mut wanted));
+        // The receiver goes on to the end, so sending fails only after a panic there.
+        let sent = to.send(std::mem::replace(&mut lot, Vec::with_capacity(LOT)));
+        if sent.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
+    let _ = ahead.try_send(wanted);
     let _ = to.send(lot);
     Ok(())
+}
+
+fn names_blobs(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::RunStarted { .. }
+            | Event::ModuleProposed { .. }
+            | Event::KernelWritten { .. }
+            | Event::CheckpointSaved { .. }
+    )
 }
 
 struct Audit {
@@ -139,38 +145,38 @@ struct Audit {
     stopped: bool,
     state: RunState,
     auditor: Auditor,
+    /// Where the checkpoints that were not dropped were saved.
+    saved: BTreeMap<PolicyVersion, Seq>,
     report: Report,
 }
 
 impl Audit {
-    fn new(since: Since) -> Self {
+    fn new(since: Since, purity_policy: u32) -> Self {
         let head = (Seq(0), Digest::default());
         let (findings, kinds) = (Vec::new(), BTreeMap::new());
+        let rules = Rules { purity_policy, others: BTreeMap::new() };
         Self {
             since,
             compares: since == Since::Start,
             stopped: false,
             state: RunState::default(),
             auditor: Auditor::default(),
-            report: Report { events: 0, head, findings, found: 0, kinds },
+            saved: BTreeMap::new(),
+            report: Report { events: 0, head, findings, found: 0, kinds, rules },
         }
     }
 
     fn all(&mut self, lots: Receiver<Lot>, evidence: &dyn Evidence) {
         for (recorded, hash) in lots.into_iter().flatten() {
-            self.step(&recorded, evidence);
             self.report.head = (recorded.seq, hash);
+            self.step(recorded, evidence);
             self.report.events += 1;
         }
     }
 
-    fn step(&mut self, recorded: &Recorded, evidence: &dyn Evidence) {
+    fn step(&mut self, recorded: Recorded, evidence: &dyn Evidence) {
+        self.compares |= self.since.begins_with(&recorded);
         let event = &recorded.event;
-        self.compares |= match self.since {
-            Since::Start => true,
-            Since::Seq(seq) => recorded.seq >= seq,
-            Since::Round(round) => *event == Event::RoundStarted { round },
-        };
         let before = self.report.found;
         if recorded.cause.is_some_and(|cause| cause >= recorded.seq) {
             self.report.find(format!("{}: its cause comes after it", recorded.seq));
@@ -185,21 +191,44 @@ impl Audit {
             self.report.find(format!("{} {}: {what}", recorded.seq, event.name()));
         }
         let compared = self.compares && !self.stopped;
-        if compared
-            && let Err(finding) = self.auditor.check(&self.state, recorded.seq, event, evidence)
-        {
-            self.report.find(finding.to_string());
+        let mut other = false;
+        if compared {
+            match self.auditor.check(&self.state, recorded.seq, event, evidence) {
+                Ok(how) => other = how == Agreement::OtherRules,
+                Err(finding) => self.report.find(finding.to_string()),
+            }
+            if is_by_rules(event) {
+                self.report.rules.count(self.state.purity_policy, other);
+            }
         }
+        if let (true, Event::CheckpointSaved { policy, .. }) = (compared, event) {
+            self.saved.insert(*policy, recorded.seq);
+        }
+        let name = event.name();
         if !self.stopped
-            && let Err(illegal) = self.state.apply(recorded.seq, event)
+            && let Err(illegal) = self.state.apply_owned(recorded.seq, recorded.event)
         {
             self.report.find(illegal.to_string());
             self.stopped = true;
         }
-        let kind = self.report.kinds.entry(event.name()).or_default();
+        let kind = self.report.kinds.entry(name).or_default();
         kind.events += 1;
         kind.compared += u64::from(compared);
+        kind.other_rules += u64::from(other);
         kind.findings += self.report.found - before;
+    }
+
+    /// Files of checkpoints are looked at in the end, when it is known which were dropped.
+    fn checkpoints(&mut self, evidence: &dyn Evidence) {
+        for (policy, seq) in std::mem::take(&mut self.saved) {
+            let files = self.state.checkpoints.get(&policy).map(|c| c.files.as_slice());
+            for (_, id) in files.unwrap_or_default() {
+                if let Err(what) = evidence.sound(*id) {
+                    self.report.find(format!("{seq} CheckpointSaved: {what}"));
+                    self.report.kinds.entry("CheckpointSaved").or_default().findings += 1;
+                }
+            }
+        }
     }
 
     fn end(self) -> Result<Report> {
@@ -209,14 +238,5 @@ impl Audit {
             return Err(Usage(format!("--round {round}: the log has no such round")).into());
         }
         Ok(self.report)
-    }
-}
-
-impl Report {
-    fn find(&mut self, what: String) {
-        self.found += 1;
-        if self.findings.len() < TEXTS {
-            self.findings.push(what);
-        }
     }
 }

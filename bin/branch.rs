@@ -9,9 +9,9 @@ use anyhow::Result;
 use events::config::change::any_time;
 use events::event::{Actor, Event};
 use events::ids::{Digest, Role, RunId, Seq};
-use events::log::Log;
-use events::state::OpenStep;
-use store::{FileLog, Home, OpenMode};
+use events::log::{Blobs, Log};
+use events::state::{Checkpoint, OpenStep, RunState};
+use store::{BlobDir, FileLog, Home, OpenMode};
 
 use crate::exit::Usage;
 use crate::runs::{home_to_read, new_run_id, pick};
@@ -28,6 +28,8 @@ pub enum At {
     Event(Seq),
     /// After a policy's own optimizer step with this number, from 1.
     Step(Role, u32),
+    /// The same of the only policy that took so many steps.
+    OnlyStep(u32),
 }
 
 impl std::str::FromStr for At {
@@ -36,7 +38,8 @@ impl std::str::FromStr for At {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{text}: give the number of an event, round:N, proposer:N or coder:N (its Nth step)"
+                "{text}: give the number of an event, round:N, proposer:N or coder:N (its Nth step), or \
+                 step:N where only one policy took so many"
             )
         };
         let number = |text: &str| text.parse().ok().filter(|n| *n > 0).ok_or_else(wrong);
@@ -45,6 +48,7 @@ impl std::str::FromStr for At {
                 text.parse().ok().filter(|n| *n > 0).map(|n| Self::Event(Seq(n))).ok_or_else(wrong)
             }
             Some(("round", n)) => Ok(Self::Round(number(n)?)),
+            Some(("step", n)) => Ok(Self::OnlyStep(number(n)?)),
             Some(("proposer", n)) => Ok(Self::Step(Role::Proposer, number(n)?)),
             Some(("coder", n)) => Ok(Self::Step(Role::Coder, number(n)?)),
             Some(_) => Err(wrong()),
@@ -57,6 +61,7 @@ impl std::fmt::Display for At {
         match self {
             Self::Round(round) => write!(f, "round:{round}"),
             Self::Event(seq) => write!(f, "{}", seq.0),
+            Self::OnlyStep(step) => write!(f, "step:{step}"),
             Self::Step(Role::Proposer, step) => write!(f, "proposer:{step}"),
             Self::Step(Role::Coder, step) => write!(f, "coder:{step}"),
         }
@@ -64,6 +69,23 @@ impl std::fmt::Display for At {
 }
 
 impl At {
+    /// `step:N` with its policy; an error where both took so many steps, or neither.
+    fn named(self, log: &FileLog) -> Result<Self> {
+        let Self::OnlyStep(step) = self else { return Ok(self) };
+        let end = actors::bus::fold(log)?;
+        let took = |role: &Role| end.version(*role).steps >= step;
+        match [Role::Proposer, Role::Coder].into_iter().filter(took).collect::<Vec<_>>()[..] {
+            [role] => Ok(Self::Step(role, step)),
+            [] => Err(Usage(format!("step:{step}: neither policy took so many steps")).into()),
+            _ => {
+                let text = format!(
+                    "step:{step}: both policies took so many steps: say proposer:{step} or coder:{step}"
+                );
+                Err(Usage(text).into())
+            }
+        }
+    }
+
     /// Whether the branch goes on after this event.
     fn is_after(self, seq: Seq, event: &Event) -> bool {
         match (self, event) {
@@ -80,18 +102,19 @@ impl At {
     }
 }
 
-/// Branches a run and changes settings in the branch. The parent is not touched, and what both share
+/// Branches a run and begins the branch with `changes`. The parent is not touched, and what both share
 /// is not copied.
 pub fn fork(
     dir: &Path,
     named: Option<RunId>,
     at: At,
-    changes: &[Change],
+    changes: &[Event],
     reason: String,
 ) -> Result<RunId> {
     let home = home_to_read(dir)?;
     let parent = pick(&home, named)?;
     let log = home.open_run(parent, OpenMode::ReadOnly)?;
+    let at = at.named(&log)?;
     let mut found: Option<(Seq, Digest)> = None;
     log.scan(Seq(1), |recorded, hash| {
         if at.is_before(&recorded.event) {
@@ -105,14 +128,18 @@ pub fn fork(
         let last = log.head().0;
         Usage(format!("run {parent} has no {at}; its last event is {last}: see `kernelzero log`"))
     })?;
-    check(&log, seq, changes)?;
+    let state = check(&log, seq, changes)?;
+    let blobs = home.blobs()?;
+    let dropped = gone(&log, &state, &blobs)?;
     drop(log);
     let run = new_run_id()?;
     let log: Arc<dyn Log> = Arc::new(home.fork_run(parent, seq, run)?);
-    let bus = Bus::open(log, Arc::new(home.blobs()?))?;
+    let bus = Bus::open(log, Arc::new(blobs))?;
     let forked = Event::RunForked { run, parent, parent_head, reason };
-    let events =
-        std::iter::once(forked).chain(changes.iter().map(event)).map(|event| (Some(seq), event));
+    let events = std::iter::once(forked)
+        .chain(dropped)
+        .chain(changes.iter().cloned())
+        .map(|event| (Some(seq), event));
     bus.append(Actor::RunControl, events.collect())?;
     Ok(run)
 }
@@ -141,13 +168,38 @@ pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<Vec<Eve
     Ok(events)
 }
 
-fn event((key, value): &Change) -> Event {
+/// What records a change.
+pub fn event((key, value): &Change) -> Event {
     Event::SettingChanged { key: key.clone(), value: value.clone() }
 }
 
-/// Fails before anything is made if a change cannot be made there.
-fn check(log: &FileLog, at: Seq, changes: &[Change]) -> Result<()> {
-    let mut state = events::state::RunState::default();
+/// What a branch at `state` drops, since the run that it left has dropped it meanwhile and it was
+/// collected. Fails if the weights in use are among it.
+fn gone(log: &FileLog, state: &RunState, blobs: &BlobDir) -> Result<Vec<Event>> {
+    let lacks = |checkpoint: &&Checkpoint| {
+        checkpoint.files.iter().any(|(_, blob)| !Blobs::has(blobs, *blob))
+    };
+    let lacking: Vec<&Checkpoint> = state.checkpoints.values().filter(lacks).collect();
+    let in_use = |c: &&&Checkpoint| c.policy.steps >= state.version(c.policy.role).steps;
+    if let Some(lost) = lacking.iter().find(in_use) {
+        let now = actors::bus::fold(log)?;
+        let kept: Vec<String> = now.checkpoints.keys().map(|policy| policy.to_string()).collect();
+        let text = format!(
+            "the weights of {} are in use there and were dropped (trainer.keep-last); branch at \
+             `round:N`, or after the last step of one that is kept: {}",
+            lost.policy,
+            kept.join(", ")
+        );
+        return Err(Usage(text).into());
+    }
+    let files = |c: &Checkpoint| c.files.iter().map(|(name, _)| name.clone()).collect();
+    let drop = |c: &Checkpoint| Event::CheckpointDropped { policy: c.policy, files: files(c) };
+    Ok(lacking.into_iter().map(drop).collect())
+}
+
+/// The fold up to `at`. Fails before anything is made if a change cannot be made there.
+fn check(log: &FileLog, at: Seq, changes: &[Event]) -> Result<RunState> {
+    let mut state = RunState::default();
     let mut broken = None;
     log.scan(Seq(1), |recorded, _| {
         broken = state.apply(recorded.seq, &recorded.event).err();
@@ -159,10 +211,11 @@ fn check(log: &FileLog, at: Seq, changes: &[Change]) -> Result<()> {
     if let Some(illegal) = broken {
         return Err(illegal.into());
     }
+    let mut changed = state.clone();
     for (seq, change) in (at.0 + 1..).zip(changes) {
-        state.apply(Seq(seq), &event(change)).map_err(|illegal| Usage(illegal.why))?;
+        changed.apply(Seq(seq), change).map_err(|illegal| Usage(illegal.why))?;
     }
-    Ok(())
+    Ok(state)
 }
 
 /// `KEY=VALUE`, or `KEY=` to take a setting away that need not be there.
@@ -180,10 +233,10 @@ mod tests {
 
     #[test]
     fn places_are_read_and_written() {
-        for text in ["17", "round:2", "proposer:40", "coder:1"] {
+        for text in ["17", "round:2", "proposer:40", "coder:1", "step:3"] {
             assert_eq!(text.parse::<At>().unwrap().to_string(), text);
         }
-        for text in ["", "0", "step:40", "round:x", "proposer:0", "-1"] {
+        for text in ["", "0", "step:x", "epoch:4", "round:x", "proposer:0", "-1"] {
             assert!(text.parse::<At>().unwrap_err().contains("proposer:N"), "{text}");
         }
     }

@@ -18,6 +18,8 @@ mod branching;
 mod care;
 mod cases;
 mod coldstart;
+mod compare;
+mod effects;
 mod evaluate;
 mod inspect;
 mod judging;
@@ -116,19 +118,15 @@ enum Command {
     Rescore(rescore::Arguments),
     /// What a kernel, module, rule or judge that is found wrong has fed, and the last clean checkpoint.
     Taint(taint::Arguments),
-    /// Branch a run before a round and go on from there; the old tail stays as it is.
-    Restart {
-        #[command(flatten)]
-        which: Which,
-        /// The round to do again.
-        #[arg(long)]
-        round: u32,
-    },
+    /// Branch a run before a round, or where something found wrong began to feed it, and go on from
+    /// there; the old tail stays as it is.
+    Restart(branching::Restart),
     /// Branch a run at any event and go on from there, with other settings if some are given.
     Fork {
         #[command(flatten)]
         which: Which,
-        /// Number of an event, round:N, proposer:N or coder:N (after that policy's Nth step).
+        /// Number of an event, round:N, proposer:N or coder:N (after that policy's Nth step); step:N where
+        /// only one policy took so many.
         #[arg(long)]
         at: At,
         /// KEY=VALUE of the config, as in judge.profile=paper; may be given several times.
@@ -138,6 +136,8 @@ enum Command {
         #[arg(long)]
         only: bool,
     },
+    /// Runs beside each other: figures by step and paired differences with intervals.
+    Compare(compare::Arguments),
     /// Change settings of a run: KEY=VALUE, or KEY= to take one away. In a step, from the next one on.
     Set {
         #[command(flatten)]
@@ -209,16 +209,17 @@ impl Cli {
             Command::Replay { which } => inspect::replay(&home, which.run),
             Command::Rescore(arguments) => rescore::rescore(&home, &arguments),
             Command::Taint(arguments) => taint::taint(&home, &arguments),
-            Command::Audit(arguments) => auditing::audit(&home, &arguments),
+            Command::Audit(arguments) => auditing::audit(&home, &host, &arguments),
             Command::Backup { to } => care::backup(&home, &to),
             Command::Restore { from } => care::restore(&home, &from),
             Command::Gc(arguments) => care::gc(&home, &arguments),
             Command::Export { run, to } => care::export(&home, run, &to),
             Command::Import { from } => care::import(&home, &from),
-            Command::Restart { which, round } => branching::restart(&home, which.run, round),
+            Command::Restart(arguments) => branching::restart(&home, &arguments),
             Command::Fork { which, at, changes, only } => {
                 branching::fork(&home, which.run, at, &changes, only)
             }
+            Command::Compare(arguments) => compare::run(&home, &arguments),
             Command::Set { which, changes } => {
                 let set = |(key, value)| Intent::Set { key, value, at: None };
                 let intents: Vec<Intent> = changes.into_iter().map(set).collect();

@@ -23,6 +23,8 @@ pub struct ChildEngine {
     process: EngineProcess,
     device: String,
     blobs: BlobDir,
+    /// Where trained weights go.
+    into: BlobDir,
     /// Folders in which weights lie as files; emptied at the start.
     scratch: PathBuf,
 }
@@ -63,9 +65,15 @@ impl ChildEngine {
         Ok(Self {
             process: EngineProcess::new(host, run_dir.join("engine.log"))?,
             device: host.device.clone(),
+            into: blobs.clone(),
             blobs,
             scratch,
         })
+    }
+
+    /// Stores what it trains there and not where it reads.
+    pub fn storing_in(self, into: BlobDir) -> Self {
+        Self { into, ..self }
     }
 
     /// A handle that ends the child.
@@ -120,7 +128,7 @@ impl ChildEngine {
         self.process.ask(&request)?;
         let mut files = Vec::new();
         for name in ["config.json", "model.safetensors", "optimizer.safetensors"] {
-            let blob = self.blobs.put_file(&folder.join(name));
+            let blob = self.into.put_file(&folder.join(name));
             files.push((name.to_owned(), blob.map_err(|e| WorldFailed(e.to_string()))?));
         }
         std::fs::remove_dir_all(&folder).map_err(world("cannot remove saved weights"))?;

@@ -132,6 +132,10 @@ pub enum Judged {
 }
 
 impl Judge for KeckJudge {
+    fn purity_policy(&self) -> u32 {
+        keck::POLICY_VERSION
+    }
+
     fn module_source(&self, source: &str, tracked: &BTreeSet<String>) -> SourceReport {
         keck::rules::inspect_module(source, tracked)
     }
@@ -255,5 +259,7 @@ fn measured(measurement: &Measurement, profile: Rules) -> (&'static str, String)
             ("task_refused", format!("{fault:?}: {detail}"))
         }
         (Some(Verdict::TaskRefused(fault)), _) => ("task_refused", format!("{fault:?}")),
+        // No rule says this of a measurement.
+        (Some(Verdict::Excluded), _) => ("task_refused", "taken out of its run".to_owned()),
     }
 }

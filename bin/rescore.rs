@@ -1,5 +1,6 @@
 //! Reads a recorded run and scores it again by other rules, or follows what is tainted. Runs nothing.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -91,6 +92,47 @@ impl Record {
             return Err(empty(self.run, &self.home).into());
         }
         Ok(tracer.finish())
+    }
+
+    /// What a branch that goes on from the last clean checkpoint begins with: where it leaves the run, and
+    /// what it excludes. `None`: no gradient step was fed.
+    ///
+    /// It leaves before the first score that the first tainted step rests on: the weights there are the
+    /// last clean ones, and all samples drawn until then are kept. What is excluded is so by its id
+    /// where the branch shares it, and by its code wherever that comes again.
+    pub fn clean(&self, found: &Tainted, reason: String) -> Result<Option<(Seq, Event)>> {
+        let Some(first) = found.steps.first() else { return Ok(None) };
+        let scored = found.groups.iter().filter(|group| group.step == first.step);
+        let Some(scored) = scored.map(|group| group.seq).min() else { return Ok(None) };
+        let at = Seq(scored.0 - 1);
+        let (mut modules, mut kernels, mut sources) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        self.each(|recorded| {
+            let shared = recorded.seq <= at;
+            match &recorded.event {
+                Event::ModuleProposed { module, answer, .. } if found.modules.contains(module) => {
+                    modules.extend(shared.then_some(*module));
+                    sources.extend(answer.source);
+                }
+                Event::KernelWritten { kernel, module, answer, .. }
+                    if found.kernels.contains(kernel) =>
+                {
+                    kernels.extend(shared.then_some(*kernel));
+                    // A kernel that is tainted by its module only is no cheat itself.
+                    let own = !found.modules.contains(module);
+                    sources.extend(answer.source.filter(|_| own));
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        let excluded = Event::SamplesExcluded {
+            modules: modules.into_iter().collect(),
+            kernels: kernels.into_iter().collect(),
+            sources: sources.into_iter().collect(),
+            reason,
+        };
+        Ok(Some((at, excluded)))
     }
 
     fn each(&self, mut act: impl FnMut(&Recorded) -> Result<()>) -> Result<()> {

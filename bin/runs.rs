@@ -1,6 +1,5 @@
 //! Finding, forking and folding runs.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use events::config::RunConfig;
 use events::event::Event;
 use events::ids::{RunId, Seq};
 use events::log::{Blobs, Log};
+use events::needed::Needed;
 use events::state::{Position, RunState};
 use store::{BlobDir, FileLog, Home, OpenMode};
 
@@ -116,22 +116,12 @@ pub fn unfinished(home: &Home, config: &RunConfig) -> Result<Option<RunId>> {
 /// Fails with the first blob that the log names, no later event drops, and is not there. Run before a
 /// daemon goes on with a run: what cannot be done without it should not be begun.
 pub fn require_blobs(log: &FileLog, blobs: &BlobDir) -> Result<()> {
-    let (mut needed, mut checkpoints) = (BTreeSet::new(), BTreeMap::new());
+    let mut needed = Needed::default();
     log.scan(Seq(1), |recorded, _| {
-        match &recorded.event {
-            Event::CheckpointSaved { policy, files, .. } => {
-                checkpoints.insert(*policy, files.clone());
-            }
-            Event::CheckpointDropped { policy, files } => {
-                let kept: &mut Vec<_> = checkpoints.entry(*policy).or_default();
-                kept.retain(|(name, _)| !files.contains(name));
-            }
-            event => needed.extend(event.blobs()),
-        }
+        needed.see(&recorded.event);
         ControlFlow::Continue(())
     })?;
-    needed.extend(checkpoints.into_values().flatten().map(|(_, blob)| blob));
-    match needed.into_iter().find(|blob| !Blobs::has(blobs, *blob)) {
+    match needed.blobs().into_iter().find(|blob| !Blobs::has(blobs, *blob)) {
         Some(missing) => Ok(Blobs::get(blobs, missing).map(drop)?),
         None => Ok(()),
     }

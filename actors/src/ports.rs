@@ -110,6 +110,9 @@ pub struct MeasureJob {
 
 /// Checks modules and kernels. Every call is safe to repeat.
 pub trait Judge: Send + Sync {
+    /// Version of the static rules; what they say may differ between two of them.
+    fn purity_policy(&self) -> u32;
+
     /// What a module's source shows; pure.
     fn module_source(&self, source: &str, tracked: &BTreeSet<String>) -> SourceReport;
 

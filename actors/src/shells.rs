@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use events::event::{Actor, Event};
 use events::ids::{BlobId, Role, Seq};
-use events::state::RunState;
+use events::state::{Position, RunState};
 
 use crate::bus::{Bus, Error};
 use crate::desk::Desk;
@@ -17,6 +17,7 @@ mod trainer;
 mod writing;
 
 pub use run_control::{Start, start};
+pub use trainer::job as train_job;
 
 /// Why a piece of work was not done.
 #[derive(Debug, thiserror::Error)]
@@ -47,8 +48,13 @@ pub trait Shell: Send {
     fn work(&mut self, desk: &Desk<'_>) -> Result<bool, Failed>;
 }
 
-/// All shells, in the order in which a single-threaded driver asks them.
-pub struct Shells(pub Vec<Box<dyn Shell>>);
+/// All shells.
+pub struct Shells {
+    /// In the order in which a single-threaded driver asks them.
+    pub shells: Vec<Box<dyn Shell>>,
+    /// Version of the static rules that they decide by.
+    purity_policy: u32,
+}
 
 /// How much is done between two appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +69,8 @@ impl Shells {
     /// The seven actors and run control.
     pub fn new(engine: Box<dyn Engine>, judge: Arc<dyn Judge>, limits: Limits) -> Self {
         let engine = Arc::new(std::sync::Mutex::new(engine));
-        Self(vec![
+        let purity_policy = judge.purity_policy();
+        let shells: Vec<Box<dyn Shell>> = vec![
             Box::new(run_control::RunControl),
             Box::new(sampler::Sampler::default()),
             Box::new(writing::Writer::new(Role::Proposer, engine.clone(), limits)),
@@ -72,7 +79,24 @@ impl Shells {
             Box::new(judging::CompileWorker::new(judge.clone(), limits)),
             Box::new(judging::GpuExecutor::new(judge, limits)),
             Box::new(trainer::Trainer::new(engine)),
-        ])
+        ];
+        Self { shells, purity_policy }
+    }
+
+    /// Records by which static rules the run goes on, if its log does not say so. Before any of them
+    /// works.
+    pub fn begin(&self, bus: &Bus) -> Result<(), Error> {
+        let version = self.purity_policy;
+        let (known, last) = bus.ask(|state| {
+            let known = matches!(state.position, Position::Empty | Position::Finished)
+                || state.purity_policy == Some(version);
+            (known, state.last)
+        })?;
+        if known {
+            return Ok(());
+        }
+        let event = Event::PurityPolicyUsed { version };
+        bus.append(Actor::RunControl, vec![(Some(last), event)]).map(drop)
     }
 }
 
@@ -127,8 +151,9 @@ pub fn turn(shell: &mut dyn Shell, bus: &Bus) -> Result<Turn, Error> {
 /// Drives all shells on this thread until none has work. Always the first that has any goes first,
 /// so what is appended next is a function of the log alone.
 pub fn drive(shells: &mut Shells, bus: &Bus) -> Result<Turn, Error> {
+    shells.begin(bus)?;
     'again: loop {
-        for shell in &mut shells.0 {
+        for shell in &mut shells.shells {
             match turn(shell.as_mut(), bus)? {
                 Turn::Idle => {}
                 Turn::Worked | Turn::Failed(_) => continue 'again,

@@ -91,12 +91,13 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Runs all shells until the run finishes, pauses, is stopped, or the bus fails.
 pub fn run(bus: &Arc<Bus>, shells: Shells) -> Result<End, Error> {
+    shells.begin(bus)?;
     let outcome: Outcome = Arc::default();
     let busy = Arc::new(AtomicUsize::new(0));
     let system = System::new();
     let (watched, looked_at) = (outcome.clone(), bus.clone());
     system.block_on(async move {
-        for shell in shells.0 {
+        for shell in shells.shells {
             let pending = Arc::new(AtomicBool::new(false));
             let slot = Mutex::new(Some(shell));
             let (bus, outcome, busy) = (looked_at.clone(), outcome.clone(), busy.clone());

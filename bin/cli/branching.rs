@@ -5,22 +5,67 @@ use std::path::Path;
 
 use actors::attached::{Filter, Hello, Outcome, PROTOCOL};
 use anyhow::Result;
+use clap::Args;
 use events::event::Event;
 use events::ids::{RunId, Seq};
 use events::intent::Intent;
 use events::rules::intent::freeze_key;
 use store::Home;
 
+use super::Which;
 use super::run::launch;
+use super::taint::Wrong;
 use crate::attach::client::Connection;
-use crate::branch::{At, Change};
+use crate::branch::{At, Change, event};
 use crate::daemon;
 use crate::exit::{Exit, Usage};
+use crate::rescore::Record;
 use crate::runs::{home_to_read, pick};
 
 /// `kernelzero restart`.
-pub fn restart(dir: &Path, run: Option<RunId>, round: u32) -> Result<Exit> {
-    let branch = branched(dir, run, At::Round(round), &[])?;
+#[derive(Debug, Args)]
+pub struct Restart {
+    #[command(flatten)]
+    which: Which,
+    /// The round to do again.
+    #[arg(long, required_unless_present = "from_clean", conflicts_with = "from_clean")]
+    round: Option<u32>,
+    /// Go on from the last checkpoint that nothing tainted has fed, without what is tainted; say what is
+    /// wrong as `taint` does.
+    #[arg(long)]
+    from_clean: bool,
+    #[command(flatten)]
+    wrong: Wrong,
+    /// Make the branch and do not start it.
+    #[arg(long)]
+    only: bool,
+}
+
+/// `kernelzero restart`.
+pub fn restart(dir: &Path, arguments: &Restart) -> Result<Exit> {
+    let run = arguments.which.run;
+    let branch = match arguments.round {
+        Some(round) if arguments.wrong.is_empty() => branched(dir, run, At::Round(round), &[])?,
+        Some(_) => {
+            let text =
+                "what is wrong is excluded with --from-clean; --round does a round again as it is";
+            return Err(Usage(text.to_owned()).into());
+        }
+        None => {
+            let record = Record::open(dir, run)?;
+            let found = arguments.wrong.trace(&record)?;
+            let Some((at, excluded)) = record.clean(&found, arguments.wrong.words())? else {
+                let text = format!("no gradient step of run {} was fed: all is clean", record.run);
+                return Err(Usage(text).into());
+            };
+            let (modules, kernels) = (found.modules.len(), found.kernels.len());
+            println!("excluded: {modules} modules and {kernels} kernels, and what has their code");
+            branched(dir, Some(record.run), At::Event(at), &[excluded])?
+        }
+    };
+    if arguments.only {
+        return Ok(Exit::Ok);
+    }
     launch(&Home::open(dir)?, &["--run".to_owned(), branch.to_string()], false)
 }
 
@@ -32,14 +77,15 @@ pub fn fork(
     changes: &[Change],
     only: bool,
 ) -> Result<Exit> {
-    let branch = branched(dir, run, at, changes)?;
+    let changes: Vec<Event> = changes.iter().map(event).collect();
+    let branch = branched(dir, run, at, &changes)?;
     if only {
         return Ok(Exit::Ok);
     }
     launch(&Home::open(dir)?, &["--run".to_owned(), branch.to_string()], false)
 }
 
-fn branched(dir: &Path, run: Option<RunId>, at: At, changes: &[Change]) -> Result<RunId> {
+fn branched(dir: &Path, run: Option<RunId>, at: At, changes: &[Event]) -> Result<RunId> {
     let home = home_to_read(dir)?;
     let parent = pick(&home, run)?;
     let branch = crate::branch::fork(dir, Some(parent), at, changes, format!("branch at {at}"))?;

@@ -1,7 +1,6 @@
 //! Looking after logs and blobs.
 #![allow(clippy::print_stdout)]
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use events::ids::RunId;
+use events::needed::Needed;
 use serde_json::json;
 use store::{Copied, HeadState, Home, OpenMode};
 
@@ -81,11 +81,12 @@ pub fn log(home: &Path, command: &LogCommand) -> Result<Exit> {
 }
 
 fn verify(home: &Home, run: RunId, as_json: bool) -> Result<Exit> {
-    let mut named = BTreeSet::new();
+    let mut named = Needed::default();
     let report = store::verify(&home.run_dir(run), |recorded, _| {
-        named.extend(recorded.event.blobs());
+        named.see(&recorded.event);
         ControlFlow::Continue(())
     })?;
+    let named = named.blobs();
     let wrong = home.blobs_to_read()?.verify_all(named.iter().copied());
     let outside = match report.outside {
         HeadState::Matches => "the head kept outside agrees".to_owned(),

@@ -27,8 +27,7 @@ pub struct Arguments {
 
 /// What is found wrong; each may be given more than once.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true)]
-struct Wrong {
+pub struct Wrong {
     /// A kernel.
     #[arg(long, value_name = "ID")]
     kernel: Vec<KernelId>,
@@ -51,25 +50,55 @@ struct Wrong {
 /// `kernelzero taint`.
 pub fn taint(home: &Path, arguments: &Arguments) -> Result<Exit> {
     let record = Record::open(home, arguments.which.run)?;
-    let wrong = &arguments.wrong;
-    let mut suspects: Vec<Suspect> = Vec::new();
-    suspects.extend(wrong.kernel.iter().copied().map(Suspect::Kernel));
-    suspects.extend(wrong.module.iter().copied().map(Suspect::Module));
-    for text in &wrong.rule {
-        suspects.push(Suspect::rule(text).map_err(|e| Usage(e.to_string()))?);
-    }
-    for text in &wrong.judge {
-        suspects.push(Suspect::judge(text).map_err(|e| Usage(e.to_string()))?);
-    }
-    let others = (!wrong.set.is_empty()).then(|| record.rules(&wrong.set)).transpose()?;
-    let found = record.taint(suspects, others)?;
-    exist(&record, wrong, &found)?;
+    let found = arguments.wrong.trace(&record)?;
     if arguments.json {
         println!("{:#}", json!({ "run": record.run, "tainted": found }));
     } else {
         print(&record, &found);
     }
     Ok(Exit::Ok)
+}
+
+impl Wrong {
+    /// Follows all of it through a run.
+    pub fn trace(&self, record: &Record) -> Result<Tainted> {
+        let mut suspects: Vec<Suspect> = Vec::new();
+        suspects.extend(self.kernel.iter().copied().map(Suspect::Kernel));
+        suspects.extend(self.module.iter().copied().map(Suspect::Module));
+        for text in &self.rule {
+            suspects.push(Suspect::rule(text).map_err(|e| Usage(e.to_string()))?);
+        }
+        for text in &self.judge {
+            suspects.push(Suspect::judge(text).map_err(|e| Usage(e.to_string()))?);
+        }
+        if self.is_empty() {
+            let text = "say what is wrong: --kernel ID, --module ID, --rule WORD, --judge WHAT or --set \
+                        KEY=VALUE";
+            return Err(Usage(text.to_owned()).into());
+        }
+        let others = (!self.set.is_empty()).then(|| record.rules(&self.set)).transpose()?;
+        let found = record.taint(suspects, others)?;
+        exist(record, self, &found)?;
+        Ok(found)
+    }
+
+    /// Whether nothing was named.
+    pub fn is_empty(&self) -> bool {
+        let Self { kernel, module, rule, judge, set } = self;
+        let named = kernel.len() + module.len() + rule.len() + judge.len() + set.len();
+        named == 0
+    }
+
+    /// In a few words.
+    pub fn words(&self) -> String {
+        let mut words: Vec<String> = Vec::new();
+        words.extend(self.kernel.iter().map(|id| format!("kernel {id}")));
+        words.extend(self.module.iter().map(|id| format!("module {id}")));
+        words.extend(self.rule.iter().map(|rule| format!("rule {rule}")));
+        words.extend(self.judge.iter().map(|judge| format!("judge {judge}")));
+        words.extend(self.set.iter().map(|set| format!("other rules {set}")));
+        words.join(", ")
+    }
 }
 
 /// An id that the run does not have is an error and not an empty list.
@@ -124,5 +153,12 @@ fn print(record: &Record, found: &Tainted) {
     };
     let weights: Vec<String> = clean.weights.iter().map(ToString::to_string).collect();
     println!("last clean: {} at {}", weights.join(" and "), clean.seq);
-    println!("  a clean branch: kernelzero restart --run {} --round {}", record.run, clean.round);
+    println!(
+        "  a clean branch: kernelzero restart --run {} --from-clean, and the same arguments",
+        record.run
+    );
+    println!(
+        "  the round again as it is: kernelzero restart --run {} --round {}",
+        record.run, clean.round
+    );
 }

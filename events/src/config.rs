@@ -212,6 +212,13 @@ pub struct TrainerConfig {
     pub micro_tokens: Positive,
     /// How often the world may fail at one piece of work before the run pauses.
     pub retries: Positive,
+    /// Newest checkpoints of each policy that are kept, beside those that phases ended with; absent: all
+    /// are. Since 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_last: Option<Positive>,
+    /// Of older ones every so manieth is kept too; needs `keep-last`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_every: Option<Positive>,
 }
 
 /// The config is not right.
@@ -273,6 +280,10 @@ impl RunConfig {
         for (name, actor) in &self.actors {
             let checked = actor.check().and_then(|()| self.can_set(actor));
             checked.map_err(|why| BadConfig(format!("actors.{name}: {why}")))?;
+        }
+        if self.trainer.keep_every.is_some() && self.trainer.keep_last.is_none() {
+            let text = "trainer.keep-every: without trainer.keep-last all checkpoints are kept";
+            return refuse(text.to_owned());
         }
         for (name, policy) in [("proposer", &self.proposer.policy), ("coder", &self.coder.policy)] {
             if policy.temperature.get() <= 0.0 {

@@ -158,6 +158,8 @@ pub enum Verdict {
     Failed(FailureKind),
     /// The task is at fault; nobody is scored.
     TaskRefused(TaskFault),
+    /// It was taken out of the run; nobody is scored.
+    Excluded,
 }
 
 impl Verdict {
@@ -168,7 +170,7 @@ impl Verdict {
 
     /// Whether the kernel was judged at all.
     pub fn is_judged(&self) -> bool {
-        !matches!(self, Verdict::TaskRefused(_))
+        !matches!(self, Verdict::TaskRefused(_) | Verdict::Excluded)
     }
 }
 
@@ -177,7 +179,7 @@ impl Verdict {
 pub struct ModuleScore {
     /// Which module.
     pub module: ModuleId,
-    /// One verdict per kernel; empty for an invalid module.
+    /// One verdict per kernel; empty for an invalid module, and one if that was taken out of the run.
     pub verdicts: Vec<Verdict>,
     /// Frontier reward.
     pub reward: f64,
@@ -552,6 +554,24 @@ pub enum Event {
         /// What.
         text: String,
     },
+    /// From here on the judge's static rules are of this version. Without one before it, the version
+    /// that decided is not known.
+    PurityPolicyUsed {
+        /// Version of the rules for modules and kernels.
+        version: u32,
+    },
+    /// Samples were taken out of the run: nobody is rewarded for them, and no kernels are written for
+    /// excluded modules in Coder phases.
+    SamplesExcluded {
+        /// Modules, with all kernels written for them; sorted.
+        modules: Vec<ModuleId>,
+        /// Kernels; sorted.
+        kernels: Vec<KernelId>,
+        /// Code of modules and kernels: what is written with it from here on is excluded too; sorted.
+        sources: Vec<Digest>,
+        /// Why, for people.
+        reason: String,
+    },
 }
 
 /// The names of all variants of [`Event`], in their order.
@@ -589,6 +609,8 @@ pub const NAMES: &[&str] = &[
     "SettingPlanned",
     "ApisProposed",
     "Noted",
+    "PurityPolicyUsed",
+    "SamplesExcluded",
 ];
 
 impl Event {
@@ -628,6 +650,8 @@ impl Event {
             Event::SettingPlanned { .. } => "SettingPlanned",
             Event::ApisProposed { .. } => "ApisProposed",
             Event::Noted { .. } => "Noted",
+            Event::PurityPolicyUsed { .. } => "PurityPolicyUsed",
+            Event::SamplesExcluded { .. } => "SamplesExcluded",
         }
     }
 
@@ -666,7 +690,9 @@ impl Event {
             | Event::IntentRefused { .. }
             | Event::SettingPlanned { .. }
             | Event::ApisProposed { .. }
-            | Event::Noted { .. } => None,
+            | Event::Noted { .. }
+            | Event::PurityPolicyUsed { .. }
+            | Event::SamplesExcluded { .. } => None,
         }
     }
 
@@ -709,7 +735,9 @@ impl Event {
             | Event::IntentRefused { .. }
             | Event::SettingPlanned { .. }
             | Event::ApisProposed { .. }
-            | Event::Noted { .. } => Vec::new(),
+            | Event::Noted { .. }
+            | Event::PurityPolicyUsed { .. }
+            | Event::SamplesExcluded { .. } => Vec::new(),
         }
     }
 }

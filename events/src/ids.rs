@@ -3,7 +3,9 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
+use blake3::hazmat::{ContextKey, HasherExt, hash_derive_key_context};
 use serde::{Deserialize, Serialize};
 use uuid::{Builder, Uuid};
 
@@ -218,10 +220,14 @@ impl fmt::Display for PolicyVersion {
     }
 }
 
+/// What makes these hashes other than all others: derived once, since every id and seed needs it.
+static COORDINATES: LazyLock<ContextKey> =
+    LazyLock::new(|| hash_derive_key_context("kernelzero 2026-11 coordinates"));
+
 /// Coordinates as bytes for ids and seeds: each field at a fixed width, so that no two
 /// coordinates share an encoding.
 pub(crate) fn coordinate_hash(kind: &str, parent: &[u8], step: StepRef, index: u32) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_derive_key("kernelzero 2026-11 coordinates");
+    let mut hasher = blake3::Hasher::new_from_context_key(&COORDINATES);
     hasher.update(&(kind.len() as u64).to_le_bytes());
     hasher.update(kind.as_bytes());
     hasher.update(&(parent.len() as u64).to_le_bytes());

@@ -6,6 +6,7 @@ pub mod event;
 pub mod ids;
 pub mod intent;
 pub mod log;
+pub mod needed;
 pub mod outcome;
 pub mod rules;
 pub mod sample;

@@ -8,6 +8,7 @@ pub mod extract;
 pub mod intent;
 pub mod prompt;
 pub mod rescore;
+pub mod retention;
 pub mod reward;
 pub mod score;
 pub mod speed;

@@ -1,6 +1,11 @@
 //! One answer of a model in full, as it is stored in a blob.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// How a sample was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,4 +36,89 @@ pub struct Sample {
     pub truncated_logprobs: Vec<f32>,
     /// How it was drawn.
     pub sampling: Sampling,
+}
+
+/// A [`Sample`] as an audit reads it: its text, and how many numbers there are. It is refused wherever
+/// a [`Sample`] is.
+#[derive(Debug, Deserialize)]
+pub struct Glance<'a> {
+    /// The user message.
+    #[serde(borrow)]
+    pub prompt: Cow<'a, str>,
+    #[serde(rename = "prompt_tokens")]
+    _prompt_tokens: Count<u32>,
+    /// The answer's text, without the end token.
+    #[serde(borrow)]
+    pub text: Cow<'a, str>,
+    /// The answer's tokens, the end token included.
+    pub tokens: Count<u32>,
+    /// Log-probabilities of them.
+    pub logprobs: Count<f32>,
+    #[serde(rename = "truncated_logprobs")]
+    _truncated: Count<f32>,
+    /// How it was drawn.
+    pub sampling: Sampling,
+}
+
+/// How many values of a kind stood in a list.
+#[derive(Clone, Copy, Debug)]
+pub struct Count<T>(pub usize, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Count<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(Counter(PhantomData))
+    }
+}
+
+struct Counter<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Counter<T> {
+    type Value = Count<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Count<T>, A::Error> {
+        let mut count = 0;
+        while list.next_element::<T>()?.is_some() {
+            count += 1;
+        }
+        Ok(Count(count, PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glance_sees_what_a_sample_holds_and_refuses_what_is_none() {
+        let sample = Sample {
+            prompt: "a \"b\"\n".into(),
+            prompt_tokens: vec![1, 2],
+            text: "```\nx\n```".into(),
+            tokens: vec![3, 4, 5],
+            logprobs: vec![-0.5, -0.25, 0.0],
+            truncated_logprobs: vec![-0.5, -0.25, 0.0],
+            sampling: Sampling { temperature: 0.8, top_p: 0.95, top_k: 20 },
+        };
+        let text = serde_json::to_string(&sample).unwrap();
+        let glance: Glance<'_> = serde_json::from_str(&text).unwrap();
+        assert_eq!((&*glance.prompt, &*glance.text), (&*sample.prompt, &*sample.text));
+        assert_eq!((glance.tokens.0, glance.logprobs.0), (3, 3));
+        assert_eq!(glance.sampling, sample.sampling);
+        for (from, to) in [
+            ("[1,2]", "[1,-2]"),
+            ("[3,4,5]", "[3,4,\"5\"]"),
+            ("[-0.5,", "[null,"),
+            ("\"truncated_logprobs\"", "\"other\""),
+            ("0.8", "\"0.8\""),
+        ] {
+            let wrong = text.replacen(from, to, 1);
+            assert_ne!(wrong, text, "{from}");
+            assert!(serde_json::from_str::<Glance<'_>>(&wrong).is_err(), "{wrong}");
+            assert!(serde_json::from_str::<Sample>(&wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! What the log adds up to: enough of the past to know what must follow, and sums of the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -157,7 +157,7 @@ pub struct Checkpoint {
 }
 
 /// A setting that will have another value.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Planned {
     /// It acts when the first step at or after this one opens.
     pub from: StepRef,
@@ -165,6 +165,17 @@ pub struct Planned {
     pub key: String,
     /// As TOML writes it.
     pub value: Option<String>,
+}
+
+/// What was taken out of the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Excluded {
+    /// Modules.
+    pub modules: BTreeSet<ModuleId>,
+    /// Kernels, those of excluded modules included.
+    pub kernels: BTreeSet<KernelId>,
+    /// Code of modules and kernels.
+    pub sources: BTreeSet<Digest>,
 }
 
 /// What a run's events add up to.
@@ -179,6 +190,8 @@ pub struct RunState {
     pub config: Option<RunConfig>,
     /// The table that API sets are drawn from.
     pub api_table: Option<BlobId>,
+    /// Version of the static rules in use, where it was recorded.
+    pub purity_policy: Option<u32>,
     /// The weights it started from; the KL reference.
     pub initial: Vec<InitialPolicy>,
     /// Where it stands.
@@ -189,6 +202,10 @@ pub struct RunState {
     pub steps: BTreeMap<Role, u32>,
     /// Newest checkpoints, and older ones that still have files: by version.
     pub checkpoints: BTreeMap<PolicyVersion, Checkpoint>,
+    /// What nobody is rewarded for.
+    pub excluded: Excluded,
+    /// Weights that phases ended with: they are kept.
+    pub phase_ends: BTreeSet<PolicyVersion>,
     /// The open step.
     pub open: OpenStep,
     /// Modules for the Coder, oldest first.
@@ -275,10 +292,12 @@ impl RunState {
     /// Remembers what happened. An event that cannot follow is an error and changes nothing
     /// that a caller may go on with: the state is to be thrown away.
     pub fn apply(&mut self, seq: Seq, event: &Event) -> Result<(), Illegal> {
-        apply::apply(self, seq, event).map_err(|why| Illegal {
-            seq,
-            event: event.name(),
-            why: why.into(),
-        })
+        self.apply_owned(seq, event.clone())
+    }
+
+    /// [`RunState::apply`] for who does not need the event any more.
+    pub fn apply_owned(&mut self, seq: Seq, event: Event) -> Result<(), Illegal> {
+        let name = event.name();
+        apply::apply(self, seq, event).map_err(|why| Illegal { seq, event: name, why: why.into() })
     }
 }

@@ -70,6 +70,11 @@ impl MemoryBlobs {
         Self::default()
     }
 
+    /// Forgets a blob, as a collection would.
+    pub fn remove(&self, id: BlobId) {
+        self.blobs().remove(&id);
+    }
+
     fn blobs(&self) -> MutexGuard<'_, BTreeMap<BlobId, Vec<u8>>> {
         self.blobs.lock().unwrap_or_else(PoisonError::into_inner)
     }

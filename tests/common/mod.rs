@@ -98,7 +98,14 @@ impl Engine for HashEngine {
             tokens: job.samples.iter().map(|(_, s)| s.tokens.len() as u64).sum(),
             learning_rate: job.learning_rate,
         };
-        Ok(Trained { update, files: vec![("model.safetensors".to_owned(), weights)] })
+        let optimizer = format!("optimizer {text}");
+        let optimizer = self.blobs.put(optimizer.as_bytes());
+        let optimizer = optimizer.map_err(|e| WorldFailed(e.to_string()))?;
+        let files = vec![
+            ("model.safetensors".to_owned(), weights),
+            ("optimizer.safetensors".to_owned(), optimizer),
+        ];
+        Ok(Trained { update, files })
     }
 }
 
@@ -106,6 +113,10 @@ impl Engine for HashEngine {
 pub struct HashJudge;
 
 impl Judge for HashJudge {
+    fn purity_policy(&self) -> u32 {
+        PURITY_POLICY
+    }
+
     fn module_source(&self, source: &str, tracked: &BTreeSet<String>) -> SourceReport {
         let apis = match coin(&[source.as_bytes(), b"apis"], 4) {
             0 => vec![],
@@ -224,16 +235,33 @@ impl World {
 /// The evidence of a world of hashes.
 pub struct HashEvidence<'a>(pub &'a MemoryBlobs);
 
+/// The version of the static rules that hashes are.
+pub const PURITY_POLICY: u32 = 7;
+
+impl HashEvidence<'_> {
+    fn text(&self, id: Digest) -> Result<String, String> {
+        events::rules::audit::text(self, id)
+    }
+}
+
 impl events::rules::audit::Evidence for HashEvidence<'_> {
-    fn blob(&self, id: Digest) -> Result<Vec<u8>, String> {
-        self.0.get(id).map_err(|e| e.to_string())
+    fn blob(&self, id: Digest) -> Result<Arc<[u8]>, String> {
+        self.0.get(id).map(Arc::from).map_err(|e| e.to_string())
     }
 
-    fn module_source(&self, source: &str, tracked: &BTreeSet<String>) -> SourceReport {
-        HashJudge.module_source(source, tracked)
+    fn purity_policy(&self) -> u32 {
+        PURITY_POLICY
     }
 
-    fn kernel_source(&self, source: &str) -> Result<Backend, Failure> {
-        HashJudge.kernel_source(source)
+    fn module_source(
+        &self,
+        source: Digest,
+        tracked: &BTreeSet<String>,
+    ) -> Result<SourceReport, String> {
+        Ok(HashJudge.module_source(&self.text(source)?, tracked))
+    }
+
+    fn kernel_source(&self, source: Digest) -> Result<Result<Backend, Failure>, String> {
+        Ok(HashJudge.kernel_source(&self.text(source)?))
     }
 }

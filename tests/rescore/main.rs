@@ -7,6 +7,7 @@ mod commands;
 #[path = "../common/mod.rs"]
 mod common;
 mod exact;
+mod from_clean;
 mod taint;
 mod unknown;
 mod world;

@@ -26,6 +26,10 @@ fn dice(text: &str, sides: u64) -> u64 {
 }
 
 impl Judge for GrayJudge {
+    fn purity_policy(&self) -> u32 {
+        HashJudge.purity_policy()
+    }
+
     fn module_source(&self, source: &str, tracked: &BTreeSet<String>) -> SourceReport {
         HashJudge.module_source(source, tracked)
     }
@@ -136,6 +140,14 @@ pub fn run_with(mut config: RunConfig, still: bool, others: Vec<Event>) -> World
     let mut shells = Shells::new(engine, Arc::new(GrayJudge), limits);
     assert_eq!(drive(&mut shells, &world.bus()).unwrap(), Turn::Idle);
     world
+}
+
+/// Goes on with a world whose log holds a part of a run.
+pub fn go_on(world: &World) {
+    let engine = HashEngine { blobs: world.blobs.clone(), fails_every: 0, calls: 0 };
+    let limits = Limits { samples: 1000, judges: 2 };
+    let mut shells = Shells::new(Box::new(engine), Arc::new(GrayJudge), limits);
+    assert_eq!(drive(&mut shells, &world.bus()).unwrap(), Turn::Idle);
 }
 
 /// The world's groups and steps by the run's rules with `changes`.

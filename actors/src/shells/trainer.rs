@@ -75,7 +75,13 @@ impl Trainer {
     }
 }
 
-fn job(state: &RunState, role: Role, samples: Vec<(f64, Sample)>) -> Result<TrainJob, WorldFailed> {
+/// The gradient step that `role` is to take on `samples`: from the weights in use, with the settings of
+/// now.
+pub fn job(
+    state: &RunState,
+    role: Role,
+    samples: Vec<(f64, Sample)>,
+) -> Result<TrainJob, WorldFailed> {
     let config =
         state.config.as_ref().ok_or_else(|| WorldFailed("the run has no config".into()))?;
     let policy = config.policy(role);

@@ -8,11 +8,12 @@ use super::{BadConfig, RunConfig};
 const FIXED: [&str; 5] =
     ["seed", "proposer.policy.init", "coder.policy.init", "sampler.table", "actors"];
 /// The last part of settings that need not be there.
-const OPTIONAL: &str = "freeze-at-step";
+const OPTIONAL: [&str; 3] = ["freeze-at-step", "keep-last", "keep-every"];
 
 /// Whether a change may come while a step is open: what has been drawn for it does not depend on it.
+/// These are the settings that need not be there.
 pub fn any_time(key: &str) -> bool {
-    key.rsplit('.').next() == Some(OPTIONAL)
+    key.rsplit('.').next().is_some_and(|last| OPTIONAL.contains(&last))
 }
 
 pub(super) fn with(

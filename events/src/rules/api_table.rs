@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Counts of APIs and of pairs in one module.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiTable {
-    single: BTreeMap<String, f64>,
-    pairs: BTreeMap<(String, String), f64>,
+    /// Sorted by name.
+    single: Vec<(String, f64)>,
+    /// For each API its pairs: place of the other, count; sorted by place.
+    pairs: Vec<Vec<(usize, f64)>>,
 }
 
 /// A line of the table is not right.
@@ -30,14 +32,14 @@ pub struct Draw<'a> {
     pub seed: u64,
     /// Fewest and most APIs.
     pub sizes: (u32, u32),
-    /// Weight factor of each API; absent means 1.
-    pub weights: &'a BTreeMap<String, f64>,
+    /// Weight factor of each API, in the order of the table ([`ApiTable::factors`]).
+    pub factors: &'a [f64],
 }
 
 impl ApiTable {
     /// Reads a table. Pairs must be of APIs that have a count of their own.
     pub fn parse(text: &str) -> Result<Self, BadTable> {
-        let (mut single, mut pairs) = (BTreeMap::new(), BTreeMap::new());
+        let (mut single, mut pairs) = (BTreeMap::new(), BTreeMap::<_, f64>::new());
         for (number, line) in (1..).zip(text.lines()) {
             let bad = |what: String| BadTable { line: number, what };
             let line = line.trim_end();
@@ -63,12 +65,25 @@ impl ApiTable {
         if single.len() < 2 {
             return Err(BadTable { line: 0, what: "fewer than two APIs".to_owned() });
         }
-        Ok(Self { single, pairs })
+        let single: Vec<(String, f64)> = single.into_iter().collect();
+        let place = |api: &String| single.partition_point(|(other, _)| other < api);
+        let mut by_place = vec![Vec::new(); single.len()];
+        for ((a, b), count) in &pairs {
+            by_place[place(a)].push((place(b), *count));
+            by_place[place(b)].push((place(a), *count));
+        }
+        by_place.iter_mut().for_each(|of| of.sort_by_key(|(other, _)| *other));
+        Ok(Self { single, pairs: by_place })
+    }
+
+    /// Factors for [`Draw`] from those of some APIs; the others have 1.
+    pub fn factors(&self, weights: &BTreeMap<String, f64>) -> Vec<f64> {
+        self.single.iter().map(|(api, _)| weights.get(api).copied().unwrap_or(1.0)).collect()
     }
 
     /// All APIs, sorted.
     pub fn apis(&self) -> BTreeSet<String> {
-        self.single.keys().cloned().collect()
+        self.single.iter().map(|(api, _)| api.clone()).collect()
     }
 
     /// Draws one set; the same for the same arguments, in the order that a prompt names them.
@@ -76,42 +91,28 @@ impl ApiTable {
         let mut random = Stream::new(draw.seed);
         let (low, high) = draw.sizes;
         let size = low + random.below(high - low + 1);
-        let mut set: Vec<String> = Vec::new();
-        while set.len() < (size as usize).min(self.single.len()) {
-            let weights: Vec<(&String, f64)> = self
-                .single
-                .iter()
-                .filter(|(api, _)| !set.contains(api))
-                .map(|(api, count)| (api, self.affinity(api, *count, &set) * factor(&draw, api)))
+        let mut chosen: Vec<usize> = Vec::new();
+        // What each API has with the chosen ones; half a count keeps unseen pairs possible.
+        let mut beside = vec![0.0; self.single.len()];
+        while chosen.len() < (size as usize).min(self.single.len()) {
+            let affinity = |at: usize| match chosen.is_empty() {
+                true => self.single[at].1,
+                false => 0.5 + beside[at],
+            };
+            let weights: Vec<(usize, f64)> = (0..self.single.len())
+                .filter(|at| !chosen.contains(at))
+                .map(|at| (at, affinity(at) * draw.factors.get(at).copied().unwrap_or(1.0)))
                 .collect();
-            match random.pick(&weights) {
-                Some(api) => set.push(api.clone()),
-                None => break,
+            let Some(next) = random.pick(&weights) else { break };
+            chosen.push(next);
+            for (other, count) in &self.pairs[next] {
+                beside[*other] += count;
             }
         }
+        let mut set: Vec<String> = chosen.into_iter().map(|at| self.single[at].0.clone()).collect();
         random.shuffle(&mut set);
         set
     }
-
-    /// How often `api` stands beside the chosen ones; half a count keeps unseen pairs possible.
-    fn affinity(&self, api: &str, count: f64, chosen: &[String]) -> f64 {
-        if chosen.is_empty() {
-            return count;
-        }
-        let pair = |other: &String| {
-            let key = if api < other.as_str() {
-                (api.to_owned(), other.clone())
-            } else {
-                (other.clone(), api.to_owned())
-            };
-            self.pairs.get(&key).copied().unwrap_or(0.0)
-        };
-        0.5 + chosen.iter().map(pair).sum::<f64>()
-    }
-}
-
-fn factor(draw: &Draw<'_>, api: &str) -> f64 {
-    draw.weights.get(api).copied().unwrap_or(1.0)
 }
 
 /// A random stream that is a function of its seed alone: BLAKE3 in counter mode.
@@ -135,13 +136,13 @@ impl Stream {
         ((self.unit() * f64::from(limit)) as u32).min(limit.saturating_sub(1))
     }
 
-    fn pick<'a>(&mut self, weights: &[(&'a String, f64)]) -> Option<&'a String> {
+    fn pick(&mut self, weights: &[(usize, f64)]) -> Option<usize> {
         let total: f64 = weights.iter().map(|(_, weight)| weight).sum();
         let mut left = self.unit() * total;
         for (api, weight) in weights {
             left -= weight;
             if left < 0.0 {
-                return Some(api);
+                return Some(*api);
             }
         }
         weights.last().map(|(api, _)| *api)
@@ -163,12 +164,21 @@ mod tests {
 
     fn sets(weights: &BTreeMap<String, f64>) -> Vec<Vec<String>> {
         let table = ApiTable::parse(TABLE).unwrap();
-        (0..400).map(|seed| table.draw(Draw { seed, sizes: (2, 3), weights })).collect()
+        let factors = &table.factors(weights);
+        (0..400).map(|seed| table.draw(Draw { seed, sizes: (2, 3), factors })).collect()
     }
 
     #[test]
     fn the_same_seed_draws_the_same_set() {
         assert_eq!(sets(&BTreeMap::new()), sets(&BTreeMap::new()));
+    }
+
+    /// Logs are audited by drawing again, so what a seed draws must never change.
+    #[test]
+    fn seeds_draw_what_they_always_drew() {
+        let drawn = sets(&BTreeMap::from([("d".to_owned(), 3.0)]));
+        let text = drawn.iter().map(|set| set.concat()).collect::<Vec<_>>().join(" ");
+        assert_eq!(crate::ids::Digest::of(text.as_bytes()).short(), "20ee6bdcb9d7");
     }
 
     #[test]

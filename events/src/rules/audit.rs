@@ -5,9 +5,9 @@ mod samples;
 mod steps;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use self::known::Known;
-pub(super) use self::samples::text;
 use self::samples::{compiled, measured, proposed, sampled, validated, written};
 use self::steps::{due, scored, stepped};
 use crate::event::Event;
@@ -18,15 +18,41 @@ use crate::state::RunState;
 /// What an audit needs beside the log.
 pub trait Evidence {
     /// A blob's bytes, checked against its hash; the error says what is wrong with it.
-    fn blob(&self, id: BlobId) -> Result<Vec<u8>, String>;
+    fn blob(&self, id: BlobId) -> Result<Arc<[u8]>, String>;
     /// Whether a blob is there and what was stored; the error says what is wrong with it.
     fn sound(&self, id: BlobId) -> Result<(), String> {
         self.blob(id).map(drop)
     }
-    /// The judge's static reading of a module; pure.
-    fn module_source(&self, source: &str, tracked: &BTreeSet<String>) -> SourceReport;
-    /// The judge's static rules for a kernel; pure.
-    fn kernel_source(&self, source: &str) -> Result<Backend, Failure>;
+    /// Version of the judge's static rules; what they say may differ between two of them.
+    fn purity_policy(&self) -> u32;
+    /// The judge's static reading of the module in a blob; pure. The error says what is wrong with it.
+    fn module_source(
+        &self,
+        source: BlobId,
+        tracked: &BTreeSet<String>,
+    ) -> Result<SourceReport, String>;
+    /// The judge's static rules for the kernel in a blob; pure. The outer error says what is wrong
+    /// with the blob.
+    fn kernel_source(&self, source: BlobId) -> Result<Result<Backend, Failure>, String>;
+    /// Works out now, on any thread, what the check of `event` and of those after it will ask for. The
+    /// answers must be the same whether or not this was called.
+    fn ahead(&self, _event: &Event) {}
+}
+
+/// The text in a blob.
+pub fn text(evidence: &dyn Evidence, id: BlobId) -> Result<String, String> {
+    let bytes = evidence.blob(id)?;
+    std::str::from_utf8(&bytes).map(str::to_owned).map_err(|e| format!("blob {id}: {e}"))
+}
+
+/// How a decision compares with what is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// It is the same.
+    Agrees,
+    /// It is not the same by the static rules of this program, but was made by others: it can be made
+    /// again only by them. Everything else of it is the same.
+    OtherRules,
 }
 
 /// Something does not agree.
@@ -42,6 +68,7 @@ pub struct Finding {
 }
 
 type Check = Result<(), String>;
+type Decided = Result<Agreement, String>;
 
 /// Checks one event alone; see [`Auditor`], which is faster for many.
 pub fn check(
@@ -49,7 +76,7 @@ pub fn check(
     seq: Seq,
     event: &Event,
     evidence: &dyn Evidence,
-) -> Result<(), Finding> {
+) -> Result<Agreement, Finding> {
     Auditor::default().check(state, seq, event, evidence)
 }
 
@@ -69,26 +96,30 @@ impl Auditor {
         seq: Seq,
         event: &Event,
         evidence: &dyn Evidence,
-    ) -> Result<(), Finding> {
+    ) -> Result<Agreement, Finding> {
         let outcome = decided(&mut self.known, state, event, evidence);
-        let outcome = outcome.and_then(|()| blobs(event, evidence));
+        let outcome = outcome.and_then(|how| blobs(event, evidence).map(|()| how));
         self.known.pass(event);
         outcome.map_err(|what| Finding { seq, event: event.name(), what })
     }
 }
 
-/// All blobs that an event names, but the sample: it was read to check the event.
+/// All blobs that an event names, but the sample, which was read to check the event, and files of
+/// checkpoints: only who has seen the whole log knows which of them are still needed.
 fn blobs(event: &Event, evidence: &dyn Evidence) -> Check {
     match event {
         Event::ModuleProposed { answer, .. } | Event::KernelWritten { answer, .. } => {
             answer.source.map_or(Ok(()), |id| evidence.sound(id))
         }
+        Event::CheckpointSaved { .. } => Ok(()),
         _ => event.blobs().into_iter().try_for_each(|id| evidence.sound(id)),
     }
 }
 
-fn decided(known: &mut Known, state: &RunState, event: &Event, evidence: &dyn Evidence) -> Check {
+fn decided(known: &mut Known, state: &RunState, event: &Event, evidence: &dyn Evidence) -> Decided {
     match event {
+        Event::ModuleValidated { .. } => return validated(known, state, event, evidence),
+        Event::KernelCompiled { .. } => return compiled(known, state, event, evidence),
         Event::RunStarted { .. }
         | Event::RunForked { .. }
         | Event::WorkFailed { .. }
@@ -101,7 +132,9 @@ fn decided(known: &mut Known, state: &RunState, event: &Event, evidence: &dyn Ev
         | Event::ActorAttached { .. }
         | Event::ActorDetached { .. }
         | Event::IntentRefused { .. }
-        | Event::Noted { .. } => Ok(()),
+        | Event::Noted { .. }
+        | Event::PurityPolicyUsed { .. }
+        | Event::SamplesExcluded { .. } => Ok(()),
         Event::ApisProposed { sets, .. } => proposed(known, state, sets, evidence),
         Event::RoundStarted { .. }
         | Event::PhaseStarted { .. }
@@ -117,12 +150,11 @@ fn decided(known: &mut Known, state: &RunState, event: &Event, evidence: &dyn Ev
         Event::ModuleProposed { .. } | Event::KernelWritten { .. } => {
             written(known, state, event, evidence)
         }
-        Event::ModuleValidated { .. } => validated(known, state, event, evidence),
-        Event::KernelCompiled { .. } => compiled(known, state, event, evidence),
         Event::KernelMeasured { .. } => measured(known, state, event),
         Event::GroupScored { .. } => scored(known, state, event),
         Event::StepStarted { .. } | Event::StepTaken { .. } => stepped(state, event),
     }
+    .map(|()| Agreement::Agrees)
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, recorded: &T, right: &T) -> Check {

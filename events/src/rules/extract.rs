@@ -1,6 +1,8 @@
 //! Code out of a chatty answer. Which extractor a run uses is one of its settings, so that a log
 //! that was written with an older one is audited with that one.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Role;
@@ -36,8 +38,13 @@ impl Extractor {
     /// The code in an answer of a role's model. `None` if there is none or if it is longer than
     /// [`SOURCE_MAX`].
     pub fn code(self, answer: &str, role: Role) -> Option<String> {
+        self.find(answer, role).map(Cow::into_owned)
+    }
+
+    /// [`Extractor::code`], not copied where it stands in the answer as it is.
+    pub fn find(self, answer: &str, role: Role) -> Option<Cow<'_, str>> {
         match self {
-            Self::Fences => fences::code(answer).map(str::to_owned),
+            Self::Fences => fences::code(answer).map(Cow::Borrowed),
             Self::Parsed => parsed(answer, entry(role)),
         }
     }
@@ -54,24 +61,25 @@ fn entry(role: Role) -> &'static str {
 /// The whole answer if it is a Python file that defines `entry`; else the last complete block that
 /// defines it, one in Python before one in another language; else the block that was not closed
 /// if it does; else the last complete block of Python.
-fn parsed(answer: &str, entry: &str) -> Option<String> {
+fn parsed<'a>(answer: &'a str, entry: &str) -> Option<Cow<'a, str>> {
     let answer = blocks::spoken(answer);
-    let whole = python::read(answer);
-    if whole.defines(entry) {
-        return fit(answer.to_owned());
+    if python::is_file_with(answer, entry) {
+        return fit(Cow::Borrowed(answer));
     }
-    let blocks = blocks::blocks(answer);
+    let mut blocks = blocks::blocks(answer);
     let defining = |closed: bool, python: bool| {
-        let mut last = blocks.iter().rev().filter(|b| b.closed == closed && b.python == python);
-        last.find(|block| python::read(&block.text).defines(entry))
+        let fits = |b: &blocks::Block<'_>| {
+            b.closed == closed && b.python == python && python::is_file_with(&b.text, entry)
+        };
+        blocks.iter().rposition(fits)
     };
     let chosen = defining(true, true)
         .or_else(|| defining(true, false))
         .or_else(|| defining(false, true))
-        .or_else(|| blocks.iter().rev().find(|b| b.closed && b.python))?;
-    fit(chosen.text.clone())
+        .or_else(|| blocks.iter().rposition(|b| b.closed && b.python))?;
+    fit(blocks.swap_remove(chosen).text)
 }
 
-fn fit(code: String) -> Option<String> {
+fn fit(code: Cow<'_, str>) -> Option<Cow<'_, str>> {
     (!code.trim().is_empty() && code.len() <= SOURCE_MAX).then_some(code)
 }

@@ -167,6 +167,10 @@ impl<'a> Rescorer<'a> {
 
     /// A module of a Proposer group. `drawn`: verdicts as recorded, one for each kernel it has.
     fn module(&self, module: ModuleId, drawn: &[Verdict]) -> Result<Standing, String> {
+        if self.state.excluded.modules.contains(&module) {
+            let seen = |verdict: &Verdict| Seen { verdict: Some(verdict.clone()), untimed: false };
+            return Ok(Standing::Valid(drawn.iter().map(seen).collect()));
+        }
         match self.other.get(&module) {
             Some(Some(false)) => return Ok(Standing::Invalid),
             Some(Some(true) | None) => return Ok(Standing::Unknown),
@@ -203,6 +207,9 @@ impl<'a> Rescorer<'a> {
     }
 
     fn seen(&self, kernel: KernelId, timed: bool) -> Result<Seen, String> {
+        if self.state.excluded.kernels.contains(&kernel) {
+            return Ok(Seen { verdict: Some(Verdict::Excluded), untimed: false });
+        }
         match self.state.open.kernel.get(&kernel) {
             Some(entry) => lines::seen(entry, &self.rules, self.evidence, timed),
             None => Ok(Seen { verdict: None, untimed: false }),

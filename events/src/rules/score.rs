@@ -74,7 +74,10 @@ pub fn kernel_rewards(verdicts: &[Verdict], config: &CoderConfig) -> Vec<Option<
     let speedups: Vec<Option<Option<f64>>> = judged
         .map(|verdict| match verdict {
             Verdict::Correct { speedup } => Some(*speedup),
-            Verdict::WrongValue { .. } | Verdict::Failed(_) | Verdict::TaskRefused(_) => None,
+            Verdict::WrongValue { .. }
+            | Verdict::Failed(_)
+            | Verdict::TaskRefused(_)
+            | Verdict::Excluded => None,
         })
         .collect();
     let mut earned = correctness_aware(&speedups, config).into_iter();
@@ -94,7 +97,8 @@ fn verdicts(
             let kernel = *state.open.kernels.get(&(module, index))?;
             let entry = state.open.kernel.get(&kernel)?;
             let (verdict, seq) = fate(entry, |m| verdict(m, config.judge.profile))?;
-            Some((kernel, verdict, seq))
+            let excluded = state.excluded.kernels.contains(&kernel);
+            Some((kernel, if excluded { Verdict::Excluded } else { verdict }, seq))
         })
         .collect()
 }
@@ -117,7 +121,10 @@ pub(super) fn module_group(
         let (validated, validity) = state.open.modules.get(module)?.validity.as_ref()?;
         cause = cause.max(*validated);
         if *validity != Validity::Valid {
-            lines.push((*module, Vec::new(), module_reward(None, &config.proposer)));
+            let excluded = state.excluded.modules.contains(module);
+            let verdicts = if excluded { vec![Verdict::Excluded] } else { Vec::new() };
+            let reward = if excluded { None } else { module_reward(None, &config.proposer) };
+            lines.push((*module, verdicts, reward));
             continue;
         }
         ready.iter().find(|task| task.module == *module)?;

@@ -116,7 +116,8 @@ pub fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
     Some((*sorted.get(k - 1)?, *sorted.get(n.checked_sub(k)?)?))
 }
 
-fn median(times: &[u64]) -> Option<f64> {
+/// The middle of unsorted times; none of none.
+pub fn median(times: &[u64]) -> Option<f64> {
     let mut sorted: Vec<f64> = times.iter().map(|ns| *ns as f64).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     middle(&sorted)

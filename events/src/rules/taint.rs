@@ -175,11 +175,16 @@ impl Tracer {
         step: StepRef,
         scores: &Scores,
     ) {
-        let kernels = &self.found.kernels;
+        // What was taken out of the run feeds nothing.
+        let out = &state.excluded;
+        let feeds_alone = |kernel: &KernelId| {
+            self.found.kernels.contains(kernel) && !out.kernels.contains(kernel)
+        };
         let feeds = |module: &ModuleId| {
             let written = state.open.kernels.range((*module, 0)..=(*module, u32::MAX));
-            self.found.modules.contains(module)
-                || written.into_iter().any(|(_, k)| kernels.contains(k))
+            !out.modules.contains(module)
+                && (self.found.modules.contains(module)
+                    || written.into_iter().any(|(_, k)| feeds_alone(k)))
         };
         let members: Vec<(Uuid, f64, f64, bool)> = match scores {
             Scores::Modules(scores) => scores
@@ -188,7 +193,7 @@ impl Tracer {
                 .collect(),
             Scores::Kernels(scores) => scores
                 .iter()
-                .map(|s| (s.kernel.0, s.reward, s.advantage, kernels.contains(&s.kernel)))
+                .map(|s| (s.kernel.0, s.reward, s.advantage, feeds_alone(&s.kernel)))
                 .collect(),
         };
         let mut weight = Weight::default();

@@ -54,10 +54,11 @@ pub fn sets_to_draw(state: &RunState) -> Vec<SetOrder> {
 /// The APIs of one order: those that were asked for, else a draw weighted by what the Coder failed at
 /// in the round before.
 pub fn draw_apis(state: &RunState, table: &ApiTable, order: &SetOrder) -> Vec<String> {
-    let asked = state.proposed.get(&order.step).and_then(|sets| sets.get(order.index as usize));
-    if let Some(apis) = asked {
-        return apis.clone();
-    }
+    draw_weighted(state, table, &api_factors(state, table), order)
+}
+
+/// How APIs are weighted in this round, in the order of the table.
+pub(super) fn api_factors(state: &RunState, table: &ApiTable) -> Vec<f64> {
     let Some(config) = state.config.as_ref() else { return Vec::new() };
     let weakness = config.sampler.weakness.get();
     let weights: BTreeMap<String, f64> = state
@@ -65,8 +66,23 @@ pub fn draw_apis(state: &RunState, table: &ApiTable, order: &SetOrder) -> Vec<St
         .iter()
         .map(|(api, tally)| (api.clone(), 1.0 + weakness * (1.0 - tally.share())))
         .collect();
+    table.factors(&weights)
+}
+
+/// [`draw_apis`] with the weights of [`api_factors`].
+pub(super) fn draw_weighted(
+    state: &RunState,
+    table: &ApiTable,
+    factors: &[f64],
+    order: &SetOrder,
+) -> Vec<String> {
+    let asked = state.proposed.get(&order.step).and_then(|sets| sets.get(order.index as usize));
+    if let Some(apis) = asked {
+        return apis.clone();
+    }
+    let Some(config) = state.config.as_ref() else { return Vec::new() };
     let sizes = (config.sampler.apis_min.get(), config.sampler.apis_max.get());
-    table.draw(Draw { seed: order.seed, sizes, weights: &weights })
+    table.draw(Draw { seed: order.seed, sizes, factors })
 }
 
 /// Samples that one prompt lacks: index in the group, id, seed.

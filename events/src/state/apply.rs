@@ -1,13 +1,15 @@
 //! One step of the fold for each event.
 
+mod exclude;
 mod settings;
 mod steps;
 
+use self::exclude::exclude;
 use self::steps::{scored, started, taken};
 use super::{Checkpoint, KernelEntry, ModuleEntry, OpenStep, Position, RunState, SetEntry};
 use crate::config::RunConfig;
 use crate::event::{Event, Validity};
-use crate::ids::{KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
+use crate::ids::{BlobId, KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
 
 type Outcome = Result<(), Refusal>;
 
@@ -34,7 +36,7 @@ fn require(holds: bool, why: &'static str) -> Outcome {
     if holds { Ok(()) } else { refuse(why) }
 }
 
-pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
+pub(super) fn apply(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
     if seq.0 != state.last.0 + 1 {
         return Err(Refusal::Text(format!("the last one was {}", state.last)));
     }
@@ -54,37 +56,43 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
         | Event::KernelWritten { .. }
         | Event::KernelCompiled { .. }
         | Event::KernelMeasured { .. } => sample(state, seq, event)?,
-        Event::GroupScored { group, step, scores } => scored(state, seq, *group, *step, scores)?,
+        Event::GroupScored { group, step, scores } => scored(state, seq, group, step, &scores)?,
         Event::StepStarted { step, before, groups } => {
-            started(state, seq, *step, *before, groups)?;
+            started(state, seq, step, before, groups)?;
         }
         Event::StepTaken { step, before, after, update } => {
-            taken(state, seq, *step, (*before, *after), update.as_ref())?;
+            taken(state, seq, step, (before, after), update.as_ref())?;
         }
-        Event::CheckpointSaved { .. } | Event::CheckpointDropped { .. } => {
-            checkpoint(state, event)?;
-        }
+        Event::CheckpointSaved { policy, files } => saved(state, policy, files)?,
+        Event::CheckpointDropped { policy, files } => dropped(state, policy, &files)?,
         Event::WorkFailed { work, attempt, .. } => {
-            let count = state.failures.entry(work.clone()).or_default();
-            require(*attempt == *count + 1, "the attempt is not the next one")?;
-            *count = *attempt;
+            let count = state.failures.entry(work).or_default();
+            require(attempt == *count + 1, "the attempt is not the next one")?;
+            *count = attempt;
             state.totals.world_failures += 1;
         }
         Event::RunPaused { reason } => {
             require(state.paused.is_none(), "it is paused already")?;
-            state.paused = Some(reason.clone());
+            state.paused = Some(reason);
         }
         Event::RunResumed => {
             require(state.paused.take().is_some(), "it is not paused")?;
             state.failures.clear();
         }
         Event::SettingChanged { key, value } => {
-            settings::change(state, seq, key, value.as_deref())?;
+            settings::change(state, seq, &key, value.as_deref())?;
         }
         Event::SettingPlanned { key, value, from } => {
-            settings::plan(state, key, value.as_ref(), *from)?;
+            settings::plan(state, &key, value.as_ref(), from)?;
         }
-        Event::ApisProposed { step, sets } => settings::propose(state, *step, sets)?,
+        Event::ApisProposed { step, sets } => settings::propose(state, step, &sets)?,
+        Event::PurityPolicyUsed { version } => {
+            require(state.position != Position::Finished, "the run is over")?;
+            state.purity_policy = Some(version);
+        }
+        Event::SamplesExcluded { modules, kernels, sources, .. } => {
+            exclude(state, modules, kernels, sources)?;
+        }
         Event::ActorAttached { .. }
         | Event::ActorDetached { .. }
         | Event::IntentRefused { .. }
@@ -101,54 +109,53 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
     Ok(())
 }
 
-/// Weights that were stored, or are not needed any more.
-fn checkpoint(state: &mut RunState, event: &Event) -> Outcome {
-    match event {
-        Event::CheckpointSaved { policy, files } => {
-            let steps = state.version(policy.role).steps + 1;
-            let next = PolicyVersion { role: policy.role, steps };
-            require(state.open.started.is_some(), "no step was started")?;
-            require(next == *policy, "these are not the weights of the open step")?;
-            require(!state.checkpoints.contains_key(policy), "this checkpoint was already saved")?;
-            let checkpoint = Checkpoint { policy: *policy, files: files.clone() };
-            state.checkpoints.insert(*policy, checkpoint);
-        }
-        Event::CheckpointDropped { policy, files } => {
-            let Some(checkpoint) = state.checkpoints.get_mut(policy) else {
-                return refuse("there is no such checkpoint");
-            };
-            checkpoint.files.retain(|(name, _)| !files.contains(name));
-        }
-        _ => {}
+fn saved(state: &mut RunState, policy: PolicyVersion, files: Vec<(String, BlobId)>) -> Outcome {
+    let next = PolicyVersion { steps: state.version(policy.role).steps + 1, ..policy };
+    require(state.open.started.is_some(), "no step was started")?;
+    require(next == policy, "these are not the weights of the open step")?;
+    require(!state.checkpoints.contains_key(&policy), "this checkpoint was already saved")?;
+    state.checkpoints.insert(policy, Checkpoint { policy, files });
+    Ok(())
+}
+
+fn dropped(state: &mut RunState, policy: PolicyVersion, files: &[String]) -> Outcome {
+    let in_use = policy.steps >= state.version(policy.role).steps;
+    let Some(checkpoint) = state.checkpoints.get_mut(&policy) else {
+        return refuse("there is no such checkpoint");
+    };
+    require(!in_use, "these weights are in use")?;
+    checkpoint.files.retain(|(name, _)| !files.contains(name));
+    if checkpoint.files.is_empty() {
+        state.checkpoints.remove(&policy);
     }
     Ok(())
 }
 
 /// Beginning and end of runs, rounds and phases.
-fn course(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
+fn course(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
     match event {
         Event::RunStarted { run, config, api_table, policies, .. } => {
-            let config = RunConfig::parse(config).map_err(|e| Refusal::Text(e.to_string()))?;
+            let config = RunConfig::parse(&config).map_err(|e| Refusal::Text(e.to_string()))?;
             state.config = Some(config);
-            state.lineage = vec![*run];
-            state.api_table = Some(*api_table);
-            state.initial = policies.clone();
+            state.lineage = vec![run];
+            state.api_table = Some(api_table);
+            state.initial = policies;
             state.position = Position::Between { done: 0 };
         }
         Event::RunForked { run, parent, .. } => {
-            require(state.branch() == Some(*parent), "the parent is another run")?;
-            state.lineage.push(*run);
+            require(state.branch() == Some(parent), "the parent is another run")?;
+            state.lineage.push(run);
             state.paused = None;
         }
         Event::RoundStarted { round } => {
             let next = Position::Between { done: round - 1 };
             require(state.position == next, "it is not this round's turn")?;
-            state.position = Position::InRound { round: *round, next: Some(Role::Proposer) };
+            state.position = Position::InRound { round, next: Some(Role::Proposer) };
         }
         Event::PhaseStarted { round, role } => {
-            let turn = Position::InRound { round: *round, next: Some(*role) };
+            let turn = Position::InRound { round, next: Some(role) };
             require(state.position == turn, "it is not this phase's turn")?;
-            let step = StepRef { round: *round, role: *role, step: 0 };
+            let step = StepRef { round, role, step: 0 };
             state.position = Position::InPhase { step, since: seq };
             settings::opened(state, seq, step)?;
         }
@@ -156,16 +163,17 @@ fn course(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
             let Position::InPhase { step, .. } = state.position else {
                 return refuse("no phase is open");
             };
-            require((step.round, step.role) == (*round, *role), "another phase is open")?;
+            require((step.round, step.role) == (round, role), "another phase is open")?;
             require(state.open == OpenStep::default(), "a step is open")?;
-            let next = (*role == Role::Proposer).then_some(Role::Coder);
-            state.position = Position::InRound { round: *round, next };
+            state.phase_ends.insert(state.version(role));
+            let next = (role == Role::Proposer).then_some(Role::Coder);
+            state.position = Position::InRound { round, next };
         }
         Event::RoundFinished { round } => {
-            let over = Position::InRound { round: *round, next: None };
+            let over = Position::InRound { round, next: None };
             require(state.position == over, "its phases are not over")?;
             state.tallies_before = std::mem::take(&mut state.tallies);
-            state.position = Position::Between { done: *round };
+            state.position = Position::Between { done: round };
         }
         Event::RunFinished => {
             require(matches!(state.position, Position::Between { .. }), "a round is open")?;
@@ -196,21 +204,20 @@ fn open_role(state: &RunState) -> Option<StepRef> {
 }
 
 /// Sets, modules and kernels of the open step.
-fn sample(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
+fn sample(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
     match event {
         Event::ApisSampled { set, step, index, apis, .. } => {
-            in_step(state, *step)?;
+            in_step(state, step)?;
             require(step.role == Role::Proposer, "API sets belong to Proposer phases")?;
-            let entry = SetEntry { id: *set, seq, apis: apis.clone(), modules: Default::default() };
-            require(state.open.sets.insert(*index, entry).is_none(), "the set was drawn already")
+            let entry = SetEntry { id: set, seq, apis, modules: Default::default() };
+            require(state.open.sets.insert(index, entry).is_none(), "the set was drawn already")
         }
         Event::ModuleProposed { module, set, index, answer } => {
-            let Some((place, entry)) = state.open.sets.iter_mut().find(|(_, s)| s.id == *set)
-            else {
+            let Some((place, entry)) = state.open.sets.iter_mut().find(|(_, s)| s.id == set) else {
                 return refuse("its API set is not in the open step");
             };
             require(
-                entry.modules.insert(*index, *module).is_none(),
+                entry.modules.insert(index, module).is_none(),
                 "this module was proposed already",
             )?;
             let record = ModuleEntry {
@@ -220,64 +227,66 @@ fn sample(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
                 sample: answer.sample,
                 validity: None,
             };
-            state.open.modules.insert(*module, record);
+            state.excluded.join_module(module, answer.source);
+            state.open.modules.insert(module, record);
             *state.totals.tokens.entry(Role::Proposer).or_default() += u64::from(answer.tokens);
             Ok(())
         }
         Event::ModuleValidated { module, validity, .. } => {
-            let Some(entry) = state.open.modules.get_mut(module) else {
+            let Some(entry) = state.open.modules.get_mut(&module) else {
                 return refuse("the module is not in the open step");
             };
             require(entry.validity.is_none(), "the module was validated already")?;
-            entry.validity = Some((seq, validity.clone()));
-            state.totals.modules.add(*validity == Validity::Valid);
+            state.totals.modules.add(validity == Validity::Valid);
+            entry.validity = Some((seq, validity));
             Ok(())
         }
         _ => kernel(state, seq, event),
     }
 }
 
-fn kernel(state: &mut RunState, seq: Seq, event: &Event) -> Outcome {
+fn kernel(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
     match event {
         Event::KernelWritten { kernel, module, step, index, answer } => {
-            in_step(state, *step)?;
+            in_step(state, step)?;
             let known = match step.role {
                 Role::Proposer => state
                     .open
                     .modules
-                    .get(module)
+                    .get(&module)
                     .is_some_and(|m| matches!(m.validity, Some((_, Validity::Valid)))),
                 // The newest first: most tasks are of this round.
-                Role::Coder => state.pool.iter().rev().any(|p| p.module == *module),
+                Role::Coder => state.pool.iter().rev().any(|p| p.module == module),
             };
             require(known, "its module is not a valid one of the step")?;
             require(
-                state.open.kernels.insert((*module, *index), *kernel).is_none(),
+                state.open.kernels.insert((module, index), kernel).is_none(),
                 "this kernel was written already",
             )?;
             let record = KernelEntry {
-                module: *module,
+                module,
                 seq,
                 source: answer.source,
                 sample: answer.sample,
                 compiled: None,
                 measured: None,
             };
-            state.open.kernel.insert(*kernel, record);
+            state.excluded.join_kernel(kernel, module, answer.source);
+            state.open.kernel.insert(kernel, record);
             *state.totals.tokens.entry(Role::Coder).or_default() += u64::from(answer.tokens);
             Ok(())
         }
         Event::KernelCompiled { kernel, outcome } => {
-            let entry = known_kernel(state, *kernel)?;
+            let entry = known_kernel(state, kernel)?;
             require(entry.compiled.is_none(), "the kernel was compiled already")?;
-            entry.compiled = Some((seq, outcome.clone()));
+            entry.compiled = Some((seq, outcome));
             Ok(())
         }
         Event::KernelMeasured { kernel, measurement } => {
-            let entry = known_kernel(state, *kernel)?;
+            let entry = known_kernel(state, kernel)?;
             require(entry.compiled.is_some(), "the kernel was not compiled")?;
             require(entry.measured.is_none(), "the kernel was measured already")?;
-            entry.measured = Some((seq, measurement.clone()));
+            entry.measured = Some((seq, measurement));
             Ok(())
         }
         _ => Ok(()),

@@ -5,12 +5,14 @@ use std::ops::ControlFlow;
 
 use events::ids::{BlobId, Seq};
 use events::log::LogError;
+use events::needed::Needed;
 
 use crate::file_log::{FileLog, OpenMode};
 use crate::home::Home;
 
 /// Blobs that events name, each with the number of runs whose own records name it. Records that a
-/// branch shares with its parent are the parent's: the parent is there as long as the branch is.
+/// branch shares with its parent are the parent's: the parent is there as long as the branch is. But
+/// what the parent dropped of checkpoints after they parted, the branch still has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct References {
     runs: BTreeMap<BlobId, u32>,
@@ -41,15 +43,19 @@ impl References {
         from: u64,
         last: u64,
     ) -> Result<(), LogError> {
-        let mut named = std::collections::BTreeSet::new();
-        log.scan(Seq(from), |record, _| {
+        let mut needed = Needed::default();
+        log.scan(Seq(1), |record, _| {
             if record.seq.0 > last {
                 return ControlFlow::Break(());
             }
-            named.extend(record.event.blobs());
+            if record.seq.0 < from {
+                needed.see_checkpoint(&record.event);
+            } else {
+                needed.see(&record.event);
+            }
             ControlFlow::Continue(())
         })?;
-        for blob in named {
+        for blob in needed.blobs() {
             *self.runs.entry(blob).or_default() += 1;
         }
         Ok(())

@@ -16,10 +16,12 @@ use events::outcome::{
 const STEP: StepRef = StepRef { round: 2, role: Role::Coder, step: 19 };
 const POLICY: PolicyVersion = PolicyVersion { role: Role::Coder, steps: 39 };
 
-/// At least one draft of each variant of [`Event`], in the order of the enum, always the same. Not a
+/// At least one draft of each variant of [`Event`], in the order of the enum but for forms that
+/// were added later, always the same. Not a
 /// legal history: it is for codecs and stores.
 pub fn one_of_each() -> Vec<Draft> {
-    let events = [started(), sampled(), judged(), trained(), served(), attached()].concat();
+    let events =
+        [started(), sampled(), judged(), trained(), served(), attached(), excluded()].concat();
     let draft =
         |(at, event)| Draft { cause: (at > 0).then_some(Seq(at)), actor: actor(at, &event), event };
     (0..).zip(events).map(draft).collect()
@@ -237,5 +239,24 @@ fn attached() -> Vec<Event> {
         Event::SettingPlanned { key: "coder.beta".into(), value: Some("0.5".into()), from: STEP },
         Event::ApisProposed { step: STEP, sets: vec![vec!["torch.relu".into()], vec![]] },
         Event::Noted { text: "mean reward 0.4".into() },
+    ]
+}
+
+fn excluded() -> Vec<Event> {
+    let score =
+        KernelScore { kernel: kernel(), verdict: Verdict::Excluded, reward: 0.0, advantage: 0.0 };
+    vec![
+        Event::PurityPolicyUsed { version: 3 },
+        Event::SamplesExcluded {
+            modules: vec![module()],
+            kernels: vec![kernel()],
+            sources: vec![Digest::of(b"a cheat")],
+            reason: "it calls torch".into(),
+        },
+        Event::GroupScored {
+            group: GroupId::of_kernels(run(), module(), STEP),
+            step: STEP,
+            scores: Scores::Kernels(vec![score]),
+        },
     ]
 }

@@ -18,6 +18,7 @@ fn state(log: &FileLog) -> RunState {
     let step = StepRef { round: 2, role: Role::Proposer, step: 1 };
     let entry = |number: u32| PoolEntry {
         module: ModuleId::at(ApiSetId::at(run(1), step, 0), step, number),
+        rank: ModuleId::at(ApiSetId::at(run(1), step, 0), step, number),
         source: Digest::of(&number.to_le_bytes()),
         validated: Seq(number.into()),
         apis: vec!["torch.exp".into(), String::new()],

@@ -4,11 +4,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use uuid::Uuid;
+
 use super::super::api_table::ApiTable;
 use super::super::control::sampling_step;
+use super::super::prompt;
 use super::super::score::{self, Complete};
 use super::super::work::{self, SetOrder, Task};
-use super::Evidence;
+use super::{Evidence, text};
+use crate::config::RunConfig;
 use crate::event::{Event, Validity};
 use crate::ids::{ApiSetId, BlobId, GroupId, KernelId, ModuleId, Role, RunId, StepRef, seed_at};
 use crate::state::{KernelEntry, ModuleEntry, RunState, SetEntry};
@@ -18,6 +22,8 @@ struct Table {
     id: BlobId,
     table: ApiTable,
     apis: BTreeSet<String>,
+    /// How APIs are weighted in this round.
+    factors: Option<Vec<f64>>,
 }
 
 /// Kept from event to event; each part is thrown away by the events that change it.
@@ -29,6 +35,8 @@ pub(super) struct Known {
     /// Where the members of each group are found.
     groups: Option<BTreeMap<GroupId, Members>>,
     tasks: Option<BTreeMap<ModuleId, Task>>,
+    /// The last prompt, and the set or module it is for: the answers to one prompt follow each other.
+    prompt: Option<(Uuid, String)>,
 }
 
 #[derive(Clone, Copy)]
@@ -51,25 +59,32 @@ impl Known {
     pub fn pass(&mut self, event: &Event) {
         match event {
             Event::ModuleProposed { .. } | Event::ModuleValidated { .. } => self.tasks = None,
-            Event::RunStarted { .. }
-            | Event::RunForked { .. }
-            | Event::PhaseStarted { .. }
-            | Event::ApisSampled { .. }
-            | Event::StepTaken { .. } => {
+            Event::SettingChanged { .. } | Event::RoundFinished { .. } => self.pass_settings(),
+            // Planned settings act from here on.
+            Event::PhaseStarted { .. } | Event::StepTaken { .. } => {
+                self.pass_settings();
+                (self.sets, self.groups, self.tasks) = (None, None, None);
+            }
+            Event::RunStarted { .. } | Event::RunForked { .. } | Event::ApisSampled { .. } => {
                 (self.sets, self.groups, self.tasks) = (None, None, None);
             }
             _ => {}
         }
     }
 
-    fn table(&mut self, state: &RunState, evidence: &dyn Evidence) -> Result<&Table, String> {
+    fn pass_settings(&mut self) {
+        self.prompt = None;
+        self.table.iter_mut().for_each(|table| table.factors = None);
+    }
+
+    fn table(&mut self, state: &RunState, evidence: &dyn Evidence) -> Result<&mut Table, String> {
         let id = state.api_table.ok_or("no API table")?;
         if self.table.as_ref().is_none_or(|known| known.id != id) {
-            let text = String::from_utf8(evidence.blob(id)?).map_err(|e| e.to_string())?;
+            let text = text(evidence, id)?;
             let table = ApiTable::parse(&text).map_err(|e| e.to_string())?;
-            self.table = Some(Table { id, apis: table.apis(), table });
+            self.table = Some(Table { id, apis: table.apis(), table, factors: None });
         }
-        self.table.as_ref().ok_or_else(|| "no API table".to_owned())
+        self.table.as_mut().ok_or_else(|| "no API table".to_owned())
     }
 
     /// The APIs that `order` gets now.
@@ -79,7 +94,9 @@ impl Known {
         evidence: &dyn Evidence,
         order: &SetOrder,
     ) -> Result<Vec<String>, String> {
-        Ok(work::draw_apis(state, &self.table(state, evidence)?.table, order))
+        let Table { table, factors, .. } = self.table(state, evidence)?;
+        let factors = factors.get_or_insert_with(|| work::api_factors(state, table));
+        Ok(work::draw_weighted(state, table, factors, order))
     }
 
     /// All APIs of the table.
@@ -145,7 +162,7 @@ impl Known {
         state: &RunState,
         module: ModuleId,
         (kernel, index): (KernelId, u32),
-    ) -> Option<Slot<&Task>> {
+    ) -> Option<Slot<BlobId>> {
         let ((step, _), branch) = (sampling_step(state)?, state.branch()?);
         let count = work::kernels_per_task(state, step.role);
         let from = self.task(state, module)?;
@@ -153,7 +170,33 @@ impl Known {
             && !state.open.kernels.contains_key(&(module, index))
             && KernelId::at(branch, module, step, index) == kernel;
         let seed = seed_at(state.seed(), "kernel", step, from.place * count + index);
-        wanted.then_some(Slot { index, seed, from })
+        wanted.then_some(Slot { index, seed, from: from.source })
+    }
+
+    /// What the Proposer is asked for a set.
+    pub fn prompt_for_set(&mut self, config: &RunConfig, set: &SetEntry) -> &str {
+        let make = || prompt::for_apis(&config.proposer.policy.prompt, &set.apis);
+        match &mut self.prompt {
+            Some((of, _)) if *of == set.id.0 => {}
+            other => *other = Some((set.id.0, make())),
+        }
+        self.prompt.as_ref().map_or("", |(_, prompt)| prompt)
+    }
+
+    /// What the Coder is asked for a module.
+    pub fn prompt_for_module(
+        &mut self,
+        config: &RunConfig,
+        module: ModuleId,
+        source: BlobId,
+        evidence: &dyn Evidence,
+    ) -> Result<&str, String> {
+        if self.prompt.as_ref().is_none_or(|(of, _)| *of != module.0) {
+            let source = text(evidence, source)?;
+            let prompt = prompt::for_module(&config.coder.policy.prompt, &source);
+            self.prompt = Some((module.0, prompt));
+        }
+        Ok(self.prompt.as_ref().map_or("", |(_, prompt)| prompt))
     }
 
     /// The kernel, if it is one of the open step's tasks.

@@ -1,12 +1,12 @@
 //! What models wrote and what was found out about it.
 
-use super::super::{control, intent, prompt, validity};
+use super::super::{control, intent, validity};
 use super::known::Known;
-use super::{Check, Evidence, same};
+use super::{Agreement, Check, Decided, Evidence, same};
 use crate::event::{Answer, CompileOutcome, Event, Finish};
-use crate::ids::{BlobId, Digest, Role};
-use crate::outcome::{Failure, FailureKind, ModuleReport, SourceReport};
-use crate::sample::Sample;
+use crate::ids::{Digest, Role};
+use crate::outcome::{Failure, FailureKind, SourceReport};
+use crate::sample::Glance;
 use crate::state::RunState;
 
 pub(super) fn sampled(
@@ -33,40 +33,35 @@ pub(super) fn proposed(
 }
 
 /// What was wanted of an answer: place, seed, prompt and who writes it.
-struct Wanted {
+struct Wanted<'k> {
     index: u32,
     seed: u64,
-    prompt: String,
+    prompt: &'k str,
     role: Role,
 }
 
-fn wanted(
-    known: &mut Known,
+fn wanted<'k>(
+    known: &'k mut Known,
     state: &RunState,
     event: &Event,
     evidence: &dyn Evidence,
-) -> Result<Wanted, String> {
+) -> Result<Wanted<'k>, String> {
     let config = state.config.as_ref().ok_or("no config")?;
     match event {
         Event::ModuleProposed { module, set, index, .. } => {
             let slot = known.module(state, *set, (*module, *index));
             let slot = slot.ok_or("this module is not wanted here")?;
-            let prompt = prompt::for_apis(&config.proposer.policy.prompt, &slot.from.apis);
+            let prompt = known.prompt_for_set(config, slot.from);
             Ok(Wanted { index: slot.index, seed: slot.seed, prompt, role: Role::Proposer })
         }
         Event::KernelWritten { kernel, module, index, .. } => {
             let slot = known.kernel(state, *module, (*kernel, *index));
             let slot = slot.ok_or("this kernel is not wanted here")?;
-            let source = text(evidence, slot.from.source)?;
-            let prompt = prompt::for_module(&config.coder.policy.prompt, &source);
+            let prompt = known.prompt_for_module(config, *module, slot.from, evidence)?;
             Ok(Wanted { index: slot.index, seed: slot.seed, prompt, role: Role::Coder })
         }
         _ => Err("not an answer".to_owned()),
     }
-}
-
-pub(in crate::rules) fn text(evidence: &dyn Evidence, id: BlobId) -> Result<String, String> {
-    String::from_utf8(evidence.blob(id)?).map_err(|e| format!("blob {id}: {e}"))
 }
 
 pub(super) fn written(
@@ -84,24 +79,33 @@ pub(super) fn written(
     same("the index", index, &wanted.index)?;
     same("the seed", &answer.seed, &wanted.seed)?;
     same("the policy", &answer.policy, &state.version(wanted.role))?;
-    let sample: Sample = serde_json::from_slice(&evidence.blob(answer.sample)?)
-        .map_err(|e| format!("sample {}: {e}", answer.sample))?;
-    same("the prompt", &sample.prompt, &wanted.prompt)?;
+    let bytes = evidence.blob(answer.sample)?;
+    let sample: Glance<'_> =
+        serde_json::from_slice(&bytes).map_err(|e| format!("sample {}: {e}", answer.sample))?;
+    same("the prompt", &&*sample.prompt, &wanted.prompt)?;
     answer_agrees(state, answer, &sample, wanted.role)
 }
 
-fn answer_agrees(state: &RunState, answer: &Answer, sample: &Sample, role: Role) -> Check {
+fn answer_agrees(state: &RunState, answer: &Answer, sample: &Glance<'_>, role: Role) -> Check {
     let config = state.config.as_ref().ok_or("no config")?;
     let policy = config.policy(role);
     same("the sampling", &sample.sampling, &policy.sampling())?;
-    same("the token count", &(answer.tokens as usize), &sample.tokens.len())?;
-    same("the number of log-probs", &sample.logprobs.len(), &sample.tokens.len())?;
+    same("the token count", &(answer.tokens as usize), &sample.tokens.0)?;
+    same("the number of log-probs", &sample.logprobs.0, &sample.tokens.0)?;
     let longest = policy.max_output_tokens.get();
     if answer.tokens > longest || (answer.finish == Finish::Length && answer.tokens < longest) {
         return Err(format!("{} tokens and {:?} do not fit", answer.tokens, answer.finish));
     }
-    let code = config.extractor.code(&sample.text, role).map(|code| Digest::of(code.as_bytes()));
+    let code = config.extractor.find(&sample.text, role).map(|code| Digest::of(code.as_bytes()));
     same("the code", &answer.source, &code)
+}
+
+/// What to make of static rules that do not say now what is recorded: a finding, unless others decided.
+fn by_rules(state: &RunState, evidence: &dyn Evidence, differs: String) -> Decided {
+    match state.purity_policy {
+        Some(version) if version == evidence.purity_policy() => Err(differs),
+        Some(_) | None => Ok(Agreement::OtherRules),
+    }
 }
 
 pub(super) fn validated(
@@ -109,17 +113,25 @@ pub(super) fn validated(
     state: &RunState,
     event: &Event,
     evidence: &dyn Evidence,
-) -> Check {
-    let Event::ModuleValidated { module, report, validity } = event else { return Ok(()) };
+) -> Decided {
+    let Event::ModuleValidated { module, report, validity } = event else {
+        return Err("not a validation".to_owned());
+    };
     let (entry, asked) = Known::unvalidated(state, *module).ok_or("no verdict is wanted")?;
     let config = state.config.as_ref().ok_or("no config")?;
+    same("the verdict", validity, &validity::validity(report, asked, &config.validator))?;
     let source = match entry.source {
         None => SourceReport::NoCode,
-        Some(id) => evidence.module_source(&text(evidence, id)?, known.apis(state, evidence)?),
+        Some(id) => evidence.module_source(id, known.apis(state, evidence)?)?,
     };
-    same("what the source shows", &report.source, &source)?;
-    let report = ModuleReport { source, run: report.run.clone() };
-    same("the verdict", validity, &validity::validity(&report, asked, &config.validator))
+    match same("what the source shows", &report.source, &source) {
+        Ok(()) => Ok(Agreement::Agrees),
+        // Whatever the rules are, an answer without code has none, and with code it has some.
+        Err(differs) if (report.source == SourceReport::NoCode) != entry.source.is_none() => {
+            Err(differs)
+        }
+        Err(differs) => by_rules(state, evidence, differs),
+    }
 }
 
 pub(super) fn compiled(
@@ -127,14 +139,20 @@ pub(super) fn compiled(
     state: &RunState,
     event: &Event,
     evidence: &dyn Evidence,
-) -> Check {
-    let Event::KernelCompiled { kernel, outcome } = event else { return Ok(()) };
-    let entry = known.written(state, *kernel).filter(|entry| entry.compiled.is_none());
-    let right = match entry.ok_or("no build is wanted")?.source {
-        None => Err(Failure::new(FailureKind::NoCode, "the answer holds no code block")),
-        Some(id) => evidence.kernel_source(&text(evidence, id)?),
+) -> Decided {
+    let Event::KernelCompiled { kernel, outcome } = event else {
+        return Err("not a build".to_owned());
     };
-    match (outcome, right) {
+    let entry = known.written(state, *kernel).filter(|entry| entry.compiled.is_none());
+    let Some(source) = entry.ok_or("no build is wanted")?.source else {
+        let right = Failure::new(FailureKind::NoCode, "the answer holds no code block");
+        return same("the refusal", outcome, &CompileOutcome::Rejected(right))
+            .map(|()| Agreement::Agrees);
+    };
+    let agrees = match (outcome, evidence.kernel_source(source)?) {
+        (CompileOutcome::Rejected(found), _) if found.kind == FailureKind::NoCode => {
+            return Err("it was refused as NoCode, the answer holds code".to_owned());
+        }
         (CompileOutcome::Built { backend, .. }, Ok(right)) => same("the backend", backend, &right),
         (CompileOutcome::Rejected(found), Err(right)) => same("the refusal", found, &right),
         (CompileOutcome::Rejected(found), Ok(_)) if found.kind == FailureKind::CompileError => {
@@ -146,6 +164,10 @@ pub(super) fn compiled(
         (CompileOutcome::Rejected(found), Ok(_)) => {
             Err(format!("it was refused as {:?}, the static rules accept it", found.kind))
         }
+    };
+    match agrees {
+        Ok(()) => Ok(Agreement::Agrees),
+        Err(differs) => by_rules(state, evidence, differs),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The fenced blocks of an answer, and what of it is said rather than thought.
 
+use std::borrow::Cow;
+
 use super::{SOURCE_MAX, python::Reader};
 
 /// Text that is read in all to find out which fence closes a block. Beyond it the first one does:
@@ -10,9 +12,9 @@ const PYTHON: [&str; 6] = ["", "python", "py", "python3", "py3", "triton"];
 
 /// A fenced block.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct Block<'a> {
     /// Its text, without the indentation of its fence.
-    pub text: String,
+    pub text: Cow<'a, str>,
     /// Whether its fence says Python, or nothing.
     pub python: bool,
     /// Whether it ended before the answer did.
@@ -88,7 +90,7 @@ impl Fence<'_> {
 }
 
 /// All blocks in order.
-pub(super) fn blocks(answer: &str) -> Vec<Block> {
+pub(super) fn blocks(answer: &str) -> Vec<Block<'_>> {
     let lines: Vec<&str> = answer.split_inclusive('\n').collect();
     let mut found = Vec::new();
     let mut budget = READ_MAX;
@@ -103,15 +105,29 @@ pub(super) fn blocks(answer: &str) -> Vec<Block> {
         };
         let body = &lines[at + 1..];
         let end = closing(&opening, body, &mut budget);
-        let text: String = body[..end.unwrap_or(body.len())]
-            .iter()
-            .map(|line| dedented(line, opening.indent))
-            .collect();
-        let text = text.trim_start_matches('\u{feff}').to_owned();
+        let inside = &body[..end.unwrap_or(body.len())];
+        let text = match opening.indent {
+            0 => Cow::Borrowed(without_mark(joined(answer, inside))),
+            indent => {
+                let text: String = inside.iter().map(|line| dedented(line, indent)).collect();
+                Cow::Owned(without_mark(&text).to_owned())
+            }
+        };
         found.push(Block { text, python: opening.says_python(), closed: end.is_some() });
         at += 1 + end.map_or(body.len(), |end| end + 1);
     }
     found
+}
+
+fn without_mark(text: &str) -> &str {
+    text.trim_start_matches('\u{feff}')
+}
+
+/// Lines of `text` that follow each other, as one.
+fn joined<'a>(text: &'a str, lines: &[&'a str]) -> &'a str {
+    let Some(first) = lines.first() else { return "" };
+    let start = first.as_ptr() as usize - text.as_ptr() as usize;
+    &text[start..start + lines.iter().map(|line| line.len()).sum::<usize>()]
 }
 
 /// The line that closes a block: the first fence that is not within a string of Python; without

@@ -18,37 +18,18 @@ struct Quote {
     triple: bool,
 }
 
-/// A text that was read.
-#[derive(Debug)]
-pub(super) struct File<'a> {
-    text: &'a str,
-    whole: bool,
-}
-
-/// Reads a whole text.
-pub(super) fn read(text: &str) -> File<'_> {
+/// Whether a text can be Python and defines a class, or gives something the name, at its top level.
+pub(super) fn is_file_with(text: &str, name: &str) -> bool {
     let mut reader = Reader::default();
+    let mut found = false;
     for line in text.split_inclusive('\n') {
+        found |= reader.at_statement() && defines(line, name);
         reader.line(line);
         if reader.broken {
-            break;
+            return false;
         }
     }
-    File { text, whole: reader.is_whole() }
-}
-
-impl File<'_> {
-    /// Whether this can be Python and defines a class, or gives something the name, at its top
-    /// level.
-    pub fn defines(&self, name: &str) -> bool {
-        let mut reader = Reader::default();
-        self.whole
-            && self.text.split_inclusive('\n').any(|line| {
-                let found = reader.at_statement() && defines(line, name);
-                reader.line(line);
-                found
-            })
-    }
+    found && reader.is_whole()
 }
 
 /// `class NAME(…` or `NAME = …` in the first column.

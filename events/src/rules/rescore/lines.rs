@@ -6,7 +6,7 @@ use super::settings::{Purity, Rulebook};
 use crate::event::{CompileOutcome, Scores, Verdict};
 use crate::ids::{KernelId, ModuleId};
 use crate::outcome::{Execution, FailureKind, Measurement, Timing};
-use crate::rules::audit::{Evidence, text};
+use crate::rules::audit::Evidence;
 use crate::rules::reward::advantages;
 use crate::rules::score::{fate, kernel_rewards, module_reward};
 use crate::rules::verdict::{verdict, verdict_within};
@@ -120,7 +120,7 @@ fn speed_unknown(members: &[(KernelId, Seen)], verdicts: &[Verdict], rules: &Rul
 fn alone(verdict: Option<&Verdict>) -> Reward {
     match verdict {
         Some(Verdict::WrongValue { .. } | Verdict::Failed(_)) => Reward::Is(0.0),
-        Some(Verdict::TaskRefused(_)) => Reward::Unscored,
+        Some(Verdict::TaskRefused(_) | Verdict::Excluded) => Reward::Unscored,
         Some(Verdict::Correct { .. }) | None => Reward::Unknown,
     }
 }
@@ -167,8 +167,8 @@ pub(super) fn seen(
         }
         Purity::Off => {}
         Purity::Current => {
-            let source = entry.source.map(|id| text(evidence, id)).transpose()?;
-            match (refused, source.map(|source| evidence.kernel_source(&source))) {
+            let now = entry.source.map(|id| evidence.kernel_source(id)).transpose()?;
+            match (refused, now) {
                 (_, Some(Err(failure))) => return known(Some(Verdict::Failed(failure.kind))),
                 // What the compiler refused is refused whatever the static rules say.
                 (Some(FailureKind::CompileError) | None, Some(Ok(_))) | (_, None) => {}

@@ -30,16 +30,20 @@ pub(super) fn scored(
             }
         }
         Scores::Kernels(scores) => {
+            // A group has one module.
+            let mut of: Option<(ModuleId, Vec<String>)> = None;
             for score in scores {
                 let Some(entry) = state.open.kernel.get(&score.kernel) else {
                     return refuse("a member is not in the open step");
                 };
                 members.push((score.advantage, entry.sample));
-                let module = entry.module;
-                let apis =
-                    state.pool.iter().rev().find(|p| p.module == module).map(|p| p.apis.clone());
+                if of.as_ref().is_none_or(|(module, _)| *module != entry.module) {
+                    let found = state.pool.iter().rev().find(|p| p.module == entry.module);
+                    of = Some((entry.module, found.map(|p| p.apis.clone()).unwrap_or_default()));
+                }
+                let apis = of.as_ref().map_or(&[][..], |(_, apis)| apis);
                 if score.verdict.is_judged() {
-                    tally(state, apis.as_deref().unwrap_or_default(), score.verdict.is_correct());
+                    tally(state, apis, score.verdict.is_correct());
                 }
             }
         }
@@ -52,7 +56,10 @@ pub(super) fn scored(
 fn tally(state: &mut RunState, apis: &[String], right: bool) {
     state.totals.kernels.add(right);
     for api in apis {
-        state.tallies.entry(api.clone()).or_default().add(right);
+        match state.tallies.get_mut(api) {
+            Some(tally) => tally.add(right),
+            None => state.tallies.entry(api.clone()).or_default().add(right),
+        }
     }
 }
 
@@ -107,13 +114,13 @@ pub(super) fn started(
     seq: Seq,
     step: StepRef,
     before: PolicyVersion,
-    groups: &[GroupId],
+    groups: Vec<GroupId>,
 ) -> Outcome {
     in_step(state, step)?;
     require(state.version(step.role) == before, "these are not the weights in use")?;
     let known = groups.iter().all(|group| state.open.scored.contains_key(group));
     require(known, "a group has no scores")?;
-    state.open.started = Some((seq, groups.to_vec()));
+    state.open.started = Some((seq, groups));
     Ok(())
 }
 

@@ -16,8 +16,8 @@ pub struct Tap {
     path: String,
     file: File,
     events: Option<Vec<String>>,
-    /// The last event in the file.
-    last: Seq,
+    /// The last event in the file, until the log has shown that it is its own.
+    last: Option<Recorded>,
 }
 
 impl Tap {
@@ -39,16 +39,25 @@ impl Tap {
         file.read_to_end(&mut tail).map_err(cannot)?;
         let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let last = match tail[..whole].split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()) {
-            None if length == 0 || (start == 0 && whole == 0) => Seq(0),
+            None if start == 0 && whole == 0 => None,
             None => return Err(format!("tap: {path} holds other things than events")),
             Some(line) => {
                 let recorded = serde_json::from_slice::<Recorded>(line);
-                recorded.map_err(|e| format!("tap: the last line of {path} is no event: {e}"))?.seq
+                Some(
+                    recorded
+                        .map_err(|e| format!("tap: the last line of {path} is no event: {e}"))?,
+                )
             }
         };
         file.set_len(start + whole as u64).map_err(cannot)?;
         file.seek(SeekFrom::End(0)).map_err(cannot)?;
         Ok(Self { path: path.to_owned(), file, events, last })
+    }
+}
+
+impl Tap {
+    fn other(&self) -> String {
+        format!("tap: {} ends with an event that this run has not: give another file", self.path)
     }
 }
 
@@ -58,14 +67,22 @@ impl Attached for Tap {
     }
 
     fn after(&mut self, _: Seq) -> Seq {
-        self.last
+        // The last one again, to compare.
+        Seq(self.last.as_ref().map_or(0, |last| last.seq.0.saturating_sub(1)))
     }
 
     fn see(&mut self, recorded: &Recorded) -> Result<Vec<Intent>, String> {
+        if let Some(last) = self.last.take() {
+            return if last == *recorded { Ok(Vec::new()) } else { Err(self.other()) };
+        }
         let mut line = serde_json::to_vec(recorded).map_err(|error| error.to_string())?;
         line.push(b'\n');
         let written = self.file.write_all(&line);
         written.map_err(|error| format!("tap: cannot write {}: {error}", self.path))?;
         Ok(Vec::new())
+    }
+
+    fn caught_up(&mut self) -> Result<Vec<Intent>, String> {
+        if self.last.is_some() { Err(self.other()) } else { Ok(Vec::new()) }
     }
 }

@@ -84,8 +84,15 @@ fn a_tap_has_every_event_once_however_often_it_is_attached() {
     // A line that was cut off is written again.
     std::fs::write(&file, "{\"seq\": 1, \"at_un").unwrap();
     let tap = BuiltIn::Tap { file: path.clone(), events: None };
-    let hall = Hall::new(&with(config(4), vec![("tap", tap)]));
+    let mut hall = Hall::new(&with(config(4), vec![("tap", tap.clone())]));
     hall.drive(|_| {});
+    let blobs: Arc<dyn Blobs> = hall.blobs.clone();
+    hall.residents_again(|gate| {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let some: String = text.lines().take(9).map(|line| format!("{line}\n")).collect();
+        std::fs::write(&file, some).unwrap();
+        Residents::start(gate, &blobs).unwrap().close();
+    });
     let (recorded, _, home, _folder) = hall.close();
     let read = || -> Vec<Recorded> {
         let text = std::fs::read_to_string(&file).unwrap();
@@ -95,6 +102,14 @@ fn a_tap_has_every_event_once_however_often_it_is_attached() {
     assert!(seen.len() + 4 > recorded.len(), "all but the end of itself and of others");
     assert_eq!(seen, recorded[..seen.len()]);
     drop(home);
+
+    // Another run does not write on; this one does.
+    let other = Hall::new(&with(config(5), vec![("tap", tap.clone())]));
+    other.drive(|_| {});
+    let other = other.events();
+    let Event::ActorDetached { why } = &of(&other, "tap")[1].event else { unreachable!() };
+    assert!(why.contains("has not: give another file"), "{why}");
+    assert_eq!(read(), seen);
 
     // By hand, over another run, with a filter.
     let steps = folder.path().join("steps.jsonl");

@@ -142,7 +142,18 @@ fn any_line_is_answered_and_the_log_stays_right() {
             Ok(())
         })
         .unwrap();
-    session.into_inner().leave("it is over");
+    let mut session = session.into_inner();
+    let deep = "[".repeat(200_000);
+    for line in [
+        deep.clone(),
+        json!({ "intent": "set", "key": "coder.beta", "value": deep }).to_string(),
+        json!({ "intent": "set", "key": "a.".repeat(100_000), "value": "1" }).to_string(),
+        json!({ "intent": "note", "text": deep }).to_string(),
+    ] {
+        let answer = json!(session.line(&line).unwrap());
+        assert!(!answer["refused"].is_null(), "{answer}");
+    }
+    session.leave("it is over");
     hall.drive(|_| {});
     hall.events();
 }

@@ -14,6 +14,9 @@ use crate::state::RunState;
 /// Longest note, and longest reason for a pause, in bytes.
 pub const TEXT_MAX: usize = 4096;
 
+/// Longest value of a setting, in bytes.
+pub const VALUE_MAX: usize = 64 << 10;
+
 /// What kind of refusal it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -65,6 +68,9 @@ pub fn effect(
             Event::SettingChanged { key: freeze_key(*policy), value: Some(at_step.to_string()) }
         }
         Intent::Thaw { policy } => Event::SettingChanged { key: freeze_key(*policy), value: None },
+        Intent::Set { value: Some(value), .. } if value.len() > VALUE_MAX => {
+            return refused(Code::BadIntent, format!("`value` is longer than {VALUE_MAX} bytes"));
+        }
         Intent::Set { key, value, at: None } if any_time(key) => {
             Event::SettingChanged { key: key.clone(), value: value.clone() }
         }
@@ -171,5 +177,87 @@ pub fn may(actor: Actor, event: &Event) -> Result<(), String> {
             Err(format!("{name} is attached and cannot have done this"))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{EXAMPLE, RunConfig};
+    use crate::state::Position;
+
+    fn state(position: Position) -> RunState {
+        let config = Some(RunConfig::parse(EXAMPLE).unwrap());
+        RunState { config, position, last: Seq(9), ..RunState::default() }
+    }
+
+    fn step(round: u32, role: Role, step: u32) -> StepRef {
+        StepRef { round, role, step }
+    }
+
+    #[test]
+    fn boundaries_are_those_of_the_steps_to_come() {
+        let (at, from) = (At::Next, |s| At::From(s));
+        let open = |s| Position::InPhase { step: s, since: Seq(3) };
+        let (proposer, coder) = (Role::Proposer, Role::Coder);
+        for (position, at, wanted) in [
+            (open(step(1, proposer, 4)), at(Boundary::Step), step(1, proposer, 5)),
+            (open(step(1, proposer, 4)), at(Boundary::Phase), step(1, coder, 0)),
+            (open(step(1, proposer, 4)), at(Boundary::Round), step(2, proposer, 0)),
+            (open(step(1, coder, 0)), at(Boundary::Phase), step(2, proposer, 0)),
+            (open(step(1, coder, 0)), from(step(1, coder, 0)), step(1, coder, 1)),
+            (open(step(1, coder, 0)), from(step(3, coder, 7)), step(3, coder, 7)),
+            (Position::Between { done: 2 }, at(Boundary::Round), step(3, proposer, 0)),
+            (
+                Position::InRound { round: 2, next: Some(coder) },
+                at(Boundary::Phase),
+                step(2, coder, 0),
+            ),
+            (Position::InRound { round: 2, next: None }, at(Boundary::Step), step(3, proposer, 0)),
+        ] {
+            let (key, value) = ("coder.beta".to_owned(), Some("0.5".to_owned()));
+            let intent = Intent::Set { key, value, at: Some(at) };
+            let event = effect(&state(position), &intent, &BTreeSet::new()).unwrap();
+            let Event::SettingPlanned { from, .. } = event else { panic!("{event:?}") };
+            assert_eq!(from, wanted, "{position:?} {at:?}");
+        }
+    }
+
+    #[test]
+    fn changes_that_wait_must_fit_each_other_and_are_not_too_many() {
+        let mut state = state(Position::Between { done: 0 });
+        let set = |key: &str, value: &str| Intent::Set {
+            key: key.to_owned(),
+            value: Some(value.to_owned()),
+            at: None,
+        };
+        let mut take = |intent: &Intent| {
+            let event = effect(&state, intent, &BTreeSet::new())?;
+            state.apply(Seq(state.last.0 + 1), &event).unwrap();
+            Ok::<(), Refused>(())
+        };
+        take(&set("sampler.apis-max", "2")).unwrap();
+        let refused = take(&set("sampler.apis-min", "3")).unwrap_err();
+        assert_eq!(refused.code, Code::BadSetting);
+        assert!(refused.why.contains("above sampler.apis-max"), "{refused}");
+        for _ in 1..32 {
+            take(&set("coder.beta", "0.5")).unwrap();
+        }
+        assert!(take(&set("coder.beta", "0.5")).unwrap_err().why.contains("too many"));
+        let long = "x".repeat(VALUE_MAX + 1);
+        assert_eq!(take(&set("coder.beta", &long)).unwrap_err().code, Code::BadIntent);
+    }
+
+    #[test]
+    fn when_the_run_is_over_only_notes_are_taken() {
+        let over = state(Position::Finished);
+        let take = |intent| effect(&over, &intent, &BTreeSet::new());
+        assert!(take(Intent::Note { text: "well".into() }).is_ok());
+        let long = "x".repeat(TEXT_MAX + 1);
+        assert_eq!(take(Intent::Note { text: long }).unwrap_err().code, Code::BadIntent);
+        let thaw = take(Intent::Thaw { policy: Role::Coder });
+        assert_eq!(thaw.unwrap_err().code, Code::NotNow);
+        let pause = take(Intent::Pause { reason: "late".into() });
+        assert_eq!(pause.unwrap_err().code, Code::NotNow);
     }
 }

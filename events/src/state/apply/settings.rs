@@ -7,7 +7,8 @@ use crate::ids::{Role, Seq, StepRef};
 use crate::state::{OpenStep, Planned, Position, RunState};
 
 /// Most changes, and most API sets, that may wait for their step.
-const WAITING: usize = 4096;
+const CHANGES: usize = 32;
+const SETS: usize = 4096;
 
 /// Another value of a setting. What an open step has drawn was drawn with the settings it has.
 pub(super) fn change(state: &mut RunState, seq: Seq, key: &str, value: Option<&str>) -> Outcome {
@@ -32,7 +33,7 @@ pub(super) fn plan(
     from: StepRef,
 ) -> Outcome {
     not_open(state, from)?;
-    require(state.planned.len() < WAITING, "too many changes wait for their step")?;
+    require(state.planned.len() < CHANGES, "too many changes wait for their step")?;
     let change = Planned { from, key: key.to_owned(), value: value.cloned() };
     let place = state.planned.partition_point(|other| other.from <= from);
     state.planned.insert(place, change);
@@ -46,7 +47,7 @@ pub(super) fn propose(state: &mut RunState, step: StepRef, sets: &[Vec<String>])
     require(step.role == Role::Proposer, "API sets belong to Proposer phases")?;
     let others = state.proposed.iter().filter(|(other, _)| **other != step);
     let waiting: usize = others.map(|(_, sets)| sets.len()).sum();
-    require(waiting + sets.len() <= WAITING, "too many API sets wait for their step")?;
+    require(waiting + sets.len() <= SETS, "too many API sets wait for their step")?;
     state.proposed.insert(step, sets.to_vec());
     Ok(())
 }

@@ -221,19 +221,14 @@ impl Log for FileLog {
         if drafts.is_empty() || self.writer.is_none() {
             return self.writer().map(|_| Vec::new());
         }
-        let place = self.queue.enter(drafts);
-        let mut writer = self.writer()?;
-        // Who had the writer meanwhile may have written this along.
-        if let Some(done) = place.done() {
-            return done;
-        }
-        self.queue.write_all(|drafts| {
+        let done = self.queue.append(drafts, |drafts| {
+            let mut writer = self.writer()?;
             let records = writer.append(drafts)?;
             writer.publish(&mut self.view.write().unwrap_or_else(PoisonError::into_inner));
             Ok(records)
         });
-        let lost = || Err(refused("cannot append to", &self.dir, "it was not written"));
-        place.done().unwrap_or_else(lost)
+        let lost = || Err(refused("cannot append to", &self.dir, "whoever wrote it panicked"));
+        done.unwrap_or_else(lost)
     }
 
     fn read_after(&self, seq: Seq, limit: usize) -> Result<Vec<Recorded>, LogError> {

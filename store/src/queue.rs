@@ -1,78 +1,87 @@
-//! Appends that wait for each other. While one is being made durable others arrive; whoever gets the
-//! writer next writes all of them as one batch, with one sync. Each is still whole or not there at
-//! all, since the batch is.
+//! Appends that wait for each other. While one is being made durable others arrive; whoever is next
+//! writes all of them as one batch, with one sync. Each is still whole or not there at all, since the
+//! batch is.
 
 use std::io::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use events::event::{Draft, Recorded};
 use events::log::LogError;
 
 type Done = Result<Vec<Recorded>, LogError>;
+/// What came of one append, once it is known.
+type Place = Arc<Mutex<Option<Done>>>;
 
-/// One append in the queue.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
-    drafts: Mutex<Vec<Draft>>,
-    done: Mutex<Option<Done>>,
+struct Line {
+    /// Appends that nobody writes yet, in the order in which they will be.
+    waiting: Vec<(Vec<Draft>, Place)>,
+    /// Whether someone is writing.
+    writing: bool,
 }
 
-impl Place {
-    /// What came of it, once.
-    pub fn done(&self) -> Option<Done> {
-        lock(&self.done).take()
-    }
-}
-
-/// Appends that nobody has written yet, in the order in which they will be.
+/// The appends of a log.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    waiting: Mutex<Vec<Arc<Place>>>,
+    line: Mutex<Line>,
+    turn: Condvar,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Queue {
-    /// Adds an append of `drafts`.
-    pub fn enter(&self, drafts: Vec<Draft>) -> Arc<Place> {
-        let place = Arc::new(Place { drafts: Mutex::new(drafts), done: Mutex::new(None) });
-        lock(&self.waiting).push(place.clone());
-        place
-    }
+/// Held while writing; then it is the turn of those who came meanwhile.
+struct Turn<'a>(&'a Queue);
 
-    /// Writes all that wait as one batch. Called by who has the writer; if it fails, it fails for all.
-    pub fn write_all(&self, write: impl FnOnce(Vec<Draft>) -> Done) {
-        let group = std::mem::take(&mut *lock(&self.waiting));
-        let mut drafts = Vec::new();
-        let mut sizes = Vec::with_capacity(group.len());
-        for place in &group {
-            let mut own = std::mem::take(&mut *lock(&place.drafts));
-            sizes.push(own.len());
-            if drafts.is_empty() {
-                drafts = own;
-            } else {
-                drafts.append(&mut own);
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.line).writing = false;
+        self.0.turn.notify_all();
+    }
+}
+
+impl Queue {
+    /// Appends `drafts`, together with what waits already if it is this one's turn to `write`; if that
+    /// fails, it fails for all. `None` if a panic kept it from being written.
+    pub fn append(
+        &self,
+        drafts: Vec<Draft>,
+        write: impl FnOnce(Vec<Draft>) -> Done,
+    ) -> Option<Done> {
+        let place = Place::default();
+        let mut line = lock(&self.line);
+        line.waiting.push((drafts, place.clone()));
+        while line.writing {
+            line = self.turn.wait(line).unwrap_or_else(PoisonError::into_inner);
+            if let Some(done) = lock(&place).take() {
+                return Some(done);
             }
         }
-        match write(drafts) {
-            Ok(records) if group.len() == 1 => *lock(&group[0].done) = Some(Ok(records)),
-            Ok(records) => {
-                let mut records = records.into_iter();
-                for (place, size) in group.iter().zip(sizes) {
-                    *lock(&place.done) = Some(Ok(records.by_ref().take(size).collect()));
-                }
-            }
-            Err(error) => {
-                for place in group.iter().skip(1) {
-                    *lock(&place.done) = Some(Err(again(&error)));
-                }
-                if let Some(first) = group.first() {
-                    *lock(&first.done) = Some(Err(error));
-                }
-            }
-        }
+        line.writing = true;
+        let group = std::mem::take(&mut line.waiting);
+        drop(line);
+        let _turn = Turn(self);
+        write_all(group, write);
+        lock(&place).take()
+    }
+}
+
+fn write_all(mut group: Vec<(Vec<Draft>, Place)>, write: impl FnOnce(Vec<Draft>) -> Done) {
+    let sizes: Vec<usize> = group.iter().map(|(drafts, _)| drafts.len()).collect();
+    let mut all = Vec::new();
+    for (drafts, _) in &mut group {
+        if all.is_empty() { all = std::mem::take(drafts) } else { all.append(drafts) }
+    }
+    let mut written = write(all);
+    for (at, ((_, place), size)) in group.iter().zip(sizes).enumerate().rev() {
+        let done = match &mut written {
+            // From the end: what is left for the first, often the only one, is not copied.
+            Ok(records) if at > 0 => Ok(records.split_off(records.len() - size)),
+            Ok(records) => Ok(std::mem::take(records)),
+            Err(error) => Err(again(error)),
+        };
+        *lock(place) = Some(done);
     }
 }
 

@@ -11,6 +11,7 @@ use events::log::Log;
 use events::state::RunState;
 use store::{Home, Kept, OpenMode};
 
+use crate::processor_seconds;
 use crate::replay::peak_megabytes;
 
 const BATCH: u64 = 1000;
@@ -24,22 +25,26 @@ pub fn flat(folder: &Path, mix: &[Draft], events: u64) -> Result<()> {
     let (mut window, mut done) = (10_000, 0);
     while window <= events {
         // The second half of each window, so that each has something before it.
-        let (mut took, mut slowest) = (0.0, 0.0f64);
+        let (mut took, mut busy, mut slowest) = (0.0, 0.0, 0.0f64);
         let half = window / 2;
         while done < window {
             let batch: Vec<Draft> = source.by_ref().take(usize::try_from(BATCH)?).collect();
-            let begun = Instant::now();
+            let (begun, worked) = (Instant::now(), processor_seconds());
             log.append(batch)?;
             let seconds = begun.elapsed().as_secs_f64();
             done += BATCH;
             if done > half {
                 took += seconds;
+                busy += processor_seconds() - worked;
                 slowest = slowest.max(seconds);
             }
         }
         let rate = half as f64 / took;
-        let slowest = slowest * 1000.0;
-        println!("           {rate:>10.0} events/s  up to {window:>9} events, slowest batch {slowest:.0} ms");
+        let (slowest, busy) = (slowest * 1000.0, busy * 1e9 / half as f64);
+        println!(
+            "           {rate:>10.0} events/s, {busy:.0} ns of processor time each, up to {window:>9} \
+             events; slowest batch {slowest:.0} ms"
+        );
         window *= 10;
     }
     Ok(())

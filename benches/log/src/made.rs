@@ -133,7 +133,11 @@ pub fn mix() -> Result<Vec<Draft>> {
         *kind = (kind.0 + 1, kind.1 + length);
         bytes += length;
     }
-    println!("events     {} bytes each (payload), {} kinds:", bytes / records.len() as u64, kinds.len());
+    println!(
+        "events     {} bytes each (payload), {} kinds:",
+        bytes / records.len() as u64,
+        kinds.len()
+    );
     for (name, (count, bytes)) in kinds.iter().filter(|(_, (count, _))| *count > 100) {
         let share = 100.0 * *count as f64 / records.len() as f64;
         println!("           {share:>5.1} %  {name:<16} {:>4} bytes", bytes / count);

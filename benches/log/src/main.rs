@@ -20,8 +20,9 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let folder = PathBuf::from(arguments.first().context("give a folder for the logs")?);
     match arguments.get(1).map(String::as_str) {
-        // Opening is measured in processes of their own, so that their memory is their own.
+        // Opening is measured in a process of its own, so that its memory is its own.
         Some("open") => return growth::open(&folder),
+        Some("replay") => return replay::all(&folder),
         Some(other) => anyhow::bail!("`{other}`: there is no such part"),
         None => {}
     }

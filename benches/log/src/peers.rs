@@ -42,7 +42,10 @@ pub fn all(folder: &Path, mix: &[Draft]) -> Result<()> {
     let stored = stored(mix)?;
     println!("appends    8 producers, durable, events/s (this log hashes, chains and checks; the");
     println!("           others store the same bytes under a number)");
-    println!("           {:>6} {:>10} {:>10} {:>10} {:>10}", "batch", "this log", "SQLite, 1", "SQLite, 8", "sled");
+    println!(
+        "           {:>6} {:>10} {:>10} {:>10} {:>10}",
+        "batch", "this log", "SQLite, 1", "SQLite, 8", "sled"
+    );
     for size in [1, 32, 256, 1024] {
         let ours = ours(&folder.join(format!("ours-{size}")), size, mix)?;
         let one = sqlite(&folder.join(format!("sqlite-1-{size}")), size, &stored, 1)?;
@@ -102,7 +105,8 @@ fn sqlite(folder: &Path, size: u64, stored: &[Vec<u8>], connections: u64) -> Res
     let measured = rate(size, &|first, size| {
         let connection = at(&all, turn.fetch_add(1, Ordering::Relaxed));
         let mut connection = connection.lock().ok().context("a producer panicked")?;
-        let whole = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let whole =
+            connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         {
             let mut insert = whole.prepare_cached("INSERT INTO events VALUES (?1, ?2)")?;
             for number in (first..).take(size) {

@@ -16,8 +16,9 @@ use super::{Chance, Fault, arm, disarm, struck};
 use crate::frame::HEADER;
 use crate::{FileLog, HeadState, Home, OpenMode, backup, export, gc, import, verify};
 
-/// Seeds whose schedules once broke a promise, and what it was.
-const ONCE_FAILED: &[u64] = &[];
+/// Seeds beyond the first [`SCHEDULES`] that once failed. Of those, 4 and 258 (heads lost with the power),
+/// 112 (a branch without its parent) and 392 (a segment that stayed) did.
+const ONCE_FAILED: &[u64] = &[2_303];
 const SCHEDULES: u64 = 500;
 
 #[test]

@@ -65,6 +65,7 @@ impl Known {
             }
             Event::RunStarted { .. }
             | Event::RunForked { .. }
+            | Event::SamplesExcluded { .. }
             | Event::PhaseStarted { .. }
             | Event::ApisSampled { .. }
             | Event::StepTaken { .. } => {

@@ -10,7 +10,6 @@
 #[path = "audit/world.rs"]
 mod world;
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -104,12 +103,9 @@ fn main() {
         events as f64 / took
     );
     assert_eq!((report.found, report.events), (0, events));
-    let mut kinds: BTreeMap<u64, &str> = BTreeMap::new();
-    for (name, kind) in &report.kinds {
-        kinds.insert(u64::MAX - kind.events, name);
-    }
-    for (events_left, name) in kinds {
-        let count = u64::MAX - events_left;
+    let mut kinds: Vec<(u64, &str)> = report.kinds.iter().map(|(n, k)| (k.events, *n)).collect();
+    kinds.sort_by(|a, b| b.cmp(a));
+    for (count, name) in kinds {
         println!("{name:<18} {count:>9}  {:.1} %", 100.0 * count as f64 / events as f64);
     }
 }

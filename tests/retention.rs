@@ -86,7 +86,7 @@ fn the_newest_and_the_ends_of_phases_are_kept() {
 }
 
 #[test]
-fn every_so_manieth_is_kept_too() {
+fn every_nth_is_kept_too() {
     let both = [("trainer.keep-last", "1"), ("trainer.keep-every", "3")];
     let events = whole(&settings(&both)).events();
     let gone = dropped(&events);

@@ -216,7 +216,7 @@ pub struct TrainerConfig {
     /// are. Since 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_last: Option<Positive>,
-    /// Of older ones every so manieth is kept too; needs `keep-last`.
+    /// Of older ones every Nth is kept too; needs `keep-last`. Since 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_every: Option<Positive>,
 }

@@ -6,7 +6,7 @@ use events::config::Rules;
 use events::event::{Actor, Draft, Event, Scores, Verdict};
 use events::ids::{KernelId, Role, RunId, Seq};
 use events::log::Log;
-use events::rules::audit::{Agreement, check};
+use events::rules::audit::{Agreement, Auditor, check};
 use events::rules::rescore::{Rescorer, Rulebook};
 use events::rules::taint::{Suspect, Tracer};
 use events::state::RunState;
@@ -55,7 +55,9 @@ fn branched(case: &Case, wrong: &[&str]) -> Vec<Event> {
 
 fn audits(world: &World) {
     let (mut state, evidence) = (RunState::default(), HashEvidence(&world.blobs));
+    let mut auditor = Auditor::default();
     for (seq, event) in (1..).zip(&world.events()) {
+        assert_eq!(auditor.check(&state, Seq(seq), event, &evidence), Ok(Agreement::Agrees));
         assert_eq!(check(&state, Seq(seq), event, &evidence), Ok(Agreement::Agrees));
         state.apply(Seq(seq), event).unwrap();
     }

@@ -65,7 +65,10 @@ impl Known {
                 self.pass_settings();
                 (self.sets, self.groups, self.tasks) = (None, None, None);
             }
-            Event::RunStarted { .. } | Event::RunForked { .. } | Event::ApisSampled { .. } => {
+            Event::RunStarted { .. }
+            | Event::RunForked { .. }
+            | Event::SamplesExcluded { .. }
+            | Event::ApisSampled { .. } => {
                 (self.sets, self.groups, self.tasks) = (None, None, None);
             }
             _ => {}

@@ -88,7 +88,7 @@ bench-log: setup
 
 # Random bytes for whatever reads what comes from outside or from a disk, FUZZ_SECONDS each. What is
 # found lies in tests/fuzz/artifacts; files that belong into tests/fuzz/corpus the suite reads again.
-FUZZ_TARGETS ?= record segment config request archive
+FUZZ_TARGETS ?= record segment config request archive attach
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz
 fuzz: setup

@@ -42,3 +42,8 @@ fn requests() {
 fn archives() {
     replay("archive", targets::archive);
 }
+
+#[test]
+fn lines_of_attached_actors() {
+    replay("attach", targets::attach);
+}

@@ -1,7 +1,7 @@
 //! The daemon's side of the socket: a thread that takes what an actor writes and one that sends it
 //! events, for each connection. Neither holds anything that the run waits for.
 
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -247,7 +247,8 @@ impl Shared {
     }
 }
 
-fn hello(lines: &mut BufReader<UnixStream>) -> Result<Hello, String> {
+/// Reads the first line of whoever connects. The error says what is wrong with it.
+pub fn hello(lines: &mut impl BufRead) -> Result<Hello, String> {
     let form = "the first line must be {\"hello\": {\"protocol\": 1, \"name\": \"my-actor\"}}";
     let wrong = |what: String| format!("{form}: {what}");
     let text = read_line(lines, LINE_MAX).map_err(|e| wrong(e.to_string()))?;

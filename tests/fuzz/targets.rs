@@ -6,18 +6,25 @@ use std::cell::RefCell;
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
+use actors::Bus;
+use actors::attached::{Gate, LINE_MAX, Reply, read_line};
+use actors::bus::fold;
+use actors::shells::{Start, start};
 use events::config::RunConfig;
-use events::event::{Recorded, SCHEMA};
-use events::ids::{JobId, RunId, Seq};
-use events::log::{Log, LogError};
+use events::event::{InitialPolicy, Recorded, SCHEMA};
+use events::ids::{JobId, Role, RunId, Seq};
+use events::log::{Blobs, Log, LogError};
+use events::rules::intent::may;
 use events::state::RunState;
+use kernelzero::attach::socket::hello;
 use kernelzero::host::HostConfig;
 use kernelzero::service::refused::Refused;
 use kernelzero::service::request;
 use store::codec::{decode, encode};
 use store::conformance::draft;
-use store::{Home, OpenMode, import, verify};
+use store::{Home, MemoryBlobs, MemoryLog, OpenMode, import, verify};
 use tempfile::TempDir;
 
 /// A record: what is read is written and read again as the same.
@@ -143,6 +150,42 @@ pub fn request(bytes: &[u8]) {
 fn named(refused: &Refused) {
     let Refused::Bad { field, fix, .. } = refused else { panic!("refused for another reason") };
     assert!(!field.is_empty() && !fix.is_empty());
+}
+
+/// What an attached actor sends: its hello, then intents and questions, a line each. Each is answered by a
+/// line that can be read, and what it brought about may follow and be its doing. So many lines as a gate
+/// takes without waiting.
+pub fn attach(mut bytes: &[u8]) {
+    let hello = match hello(&mut bytes) {
+        Ok(hello) => hello,
+        Err(why) => return assert!(!why.is_empty()),
+    };
+    let mut line = || read_line(&mut bytes, LINE_MAX).ok().flatten();
+    let (log, blobs) = (Arc::new(MemoryLog::new()), Arc::new(MemoryBlobs::new()));
+    let bus = Arc::new(Bus::open(log.clone(), blobs.clone()).unwrap());
+    let policy = |role: Role| InitialPolicy { role, files: vec![] };
+    let first = Start {
+        run: RunId::new(1, [3; 10]),
+        config: RunConfig::parse(include_str!("../../configs/laptop.toml")).unwrap().to_text().unwrap(),
+        code: "test".into(),
+        environment: vec![],
+        api_table: blobs.put(b"a.x\t5\na.y\t5\na.z\t5\n").unwrap(),
+        policies: vec![policy(Role::Proposer), policy(Role::Coder)],
+    };
+    start(&bus, first).unwrap();
+    let gate = Gate::new(bus.clone(), |_| Ok(())).unwrap();
+    let Ok(mut session) = gate.attach(&hello) else { return };
+    for _ in 0..50 {
+        let Some(text) = line() else { break };
+        let Ok(answer) = session.line(&text) else { break };
+        let reply = Reply::Answer(answer);
+        assert_eq!(serde_json::from_str::<Reply>(&reply.to_line()).unwrap(), reply);
+    }
+    drop(session);
+    for recorded in log.read_after(Seq(0), usize::MAX).unwrap() {
+        assert_eq!(may(recorded.actor, &recorded.event), Ok(()));
+    }
+    assert_eq!(fold(log.as_ref()).unwrap(), bus.ask(Clone::clone).unwrap());
 }
 
 /// An archive: it adds a sound run or nothing. The first byte says what the rest is: the file, the tar

@@ -41,7 +41,7 @@ fn two() -> Two {
     let first = RunId::new(1, [3; 10]);
     let draft = |r: Recorded| Draft { cause: r.cause, actor: r.actor, event: r.event };
     home.create_run(first).unwrap().append(records.into_iter().map(draft).collect()).unwrap();
-    let changed = ["--set", "proposer.invalid-reward=-0.5"];
+    let changed = ["--set", "proposer.target=0.3"];
     let fork = ["fork", "--at", "round:2", "--only"];
     let forked = kernelzero(folder.path(), &[&fork[..], &changed].concat());
     assert_eq!(forked.status.code(), Some(0), "{}", said(&forked));

@@ -9,7 +9,7 @@ use actors::shells::{Limits, Turn, drive};
 use events::config::RunConfig;
 use events::event::{Event, Recorded};
 use events::ids::{Role, Seq};
-use events::log::Log;
+use events::log::{Blobs, Log};
 use events::rules::intent::freeze_key;
 use serde_json::Value;
 use store::OpenMode;
@@ -111,6 +111,14 @@ fn by_fork(config: &RunConfig, at: u32, place: impl Fn(&[Recorded]) -> String) -
     hall.drive(|_| {});
     let (recorded, blobs, home, _folder) = hall.close();
     assert!(updates(&recorded) > at, "freezing changes something");
+    // A branch wants its weights in the home's own store.
+    let store = home.blobs().unwrap();
+    for blob in recorded.iter().flat_map(|r| match &r.event {
+        Event::CheckpointSaved { files, .. } => files.iter().map(|(_, blob)| *blob).collect(),
+        _ => Vec::new(),
+    }) {
+        store.put(&blobs.get(blob).unwrap()).unwrap();
+    }
     let set = format!("{}={at}", freeze_key(Role::Proposer));
     let fork = ["fork", "--at", &place(&recorded), "--set", &set, "--only"];
     ends_with(&kernelzero(home.dir(), &fork), 0, "branch ");

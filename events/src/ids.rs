@@ -6,6 +6,8 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 use blake3::hazmat::{ContextKey, HasherExt, hash_derive_key_context};
+use serde::de::{SeqAccess, Visitor};
+use serde::ser::SerializeTupleStruct;
 use serde::{Deserialize, Serialize};
 use uuid::{Builder, Uuid};
 
@@ -27,6 +29,9 @@ impl fmt::Display for Seq {
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
+    /// What a digest is called in a format that is not for people: 32 bytes without a length.
+    pub const NAME: &'static str = "Digest";
+
     /// The digest of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
@@ -82,7 +87,9 @@ impl Serialize for Digest {
         if serializer.is_human_readable() {
             serializer.serialize_str(&self.hex())
         } else {
-            self.0.serialize(serializer)
+            let mut bytes = serializer.serialize_tuple_struct(Self::NAME, 32)?;
+            self.0.iter().try_for_each(|byte| bytes.serialize_field(byte))?;
+            bytes.end()
         }
     }
 }
@@ -92,8 +99,33 @@ impl<'de> Deserialize<'de> for Digest {
         if deserializer.is_human_readable() {
             String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
         } else {
-            Ok(Self(<[u8; 32]>::deserialize(deserializer)?))
+            deserializer.deserialize_tuple_struct(Self::NAME, 32, Bytes)
         }
+    }
+}
+
+/// The bytes of a digest: one by one, or at once from a format that knows [`Digest::NAME`].
+struct Bytes;
+
+impl<'de> Visitor<'de> for Bytes {
+    type Value = Digest;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a digest of 32 bytes")
+    }
+
+    fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Digest, E> {
+        let whole = bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))?;
+        Ok(Digest(whole))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Digest, A::Error> {
+        let mut digest = Digest::default();
+        for (at, byte) in digest.0.iter_mut().enumerate() {
+            let next = list.next_element()?;
+            *byte = next.ok_or_else(|| serde::de::Error::invalid_length(at, &self))?;
+        }
+        Ok(digest)
     }
 }
 

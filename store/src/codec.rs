@@ -1,18 +1,15 @@
 //! The one place that knows how a record becomes bytes: its schema as a little-endian `u16`, then
 //! the record in bincode. The schema comes first, so that it can be read where the rest cannot.
 
+mod slice;
+#[cfg(test)]
+mod tests;
 mod v1;
 
-use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
+use bincode::config::standard;
 use events::event::{Recorded, SCHEMA};
 
 const SCHEMA_BYTES: usize = 2;
-/// Most that a record may claim to hold, in bytes: more than any does (a number of one byte claims
-/// eight), and less than a wrong length could make the decoder ask for.
-const CLAIM_MAX: usize = 8 * crate::frame::PAYLOAD_MAX;
-
-type Coding = Configuration<LittleEndian, Varint, Limit<CLAIM_MAX>>;
-
 /// Why stored bytes are not a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CodecError {
@@ -20,10 +17,6 @@ pub enum CodecError {
     Newer(u16),
     /// They are not what was written.
     Damaged(String),
-}
-
-fn config() -> Coding {
-    standard().with_limit()
 }
 
 /// The stored bytes of `record`, which must have the schema of this program.
@@ -39,7 +32,7 @@ pub(crate) fn encode_into(record: &Recorded, bytes: &mut Vec<u8>) -> Result<(), 
         return Err(CodecError::Damaged(format!("schema {} is not written", record.schema)));
     }
     bytes.extend_from_slice(&SCHEMA.to_le_bytes());
-    bincode::serde::encode_into_std_write(record, bytes, config())
+    bincode::serde::encode_into_std_write(record, bytes, standard())
         .map_err(|e| CodecError::Damaged(e.to_string()))?;
     Ok(())
 }
@@ -50,12 +43,12 @@ pub fn decode(bytes: &[u8]) -> Result<Recorded, CodecError> {
         return Err(CodecError::Damaged("too short for a schema".into()));
     };
     match u16::from_le_bytes(*schema) {
-        SCHEMA => whole(bincode::serde::decode_from_slice(body, config()), body, SCHEMA),
+        SCHEMA => whole(slice::decode(body), body, SCHEMA),
         newer if newer > SCHEMA => Err(CodecError::Newer(newer)),
         // Only variants were added since.
-        2 => whole(bincode::serde::decode_from_slice(body, config()), body, 2),
-        v1::SCHEMA => match v1::measured(body, config()) {
-            Ok(None) => whole(bincode::serde::decode_from_slice(body, config()), body, v1::SCHEMA),
+        2 => whole(slice::decode(body), body, 2),
+        v1::SCHEMA => match v1::measured(body) {
+            Ok(None) => whole(slice::decode(body), body, v1::SCHEMA),
             Ok(Some(decoded)) => whole(Ok(decoded), body, v1::SCHEMA),
             Err(error) => whole(Err(error), body, v1::SCHEMA),
         },
@@ -65,7 +58,7 @@ pub fn decode(bytes: &[u8]) -> Result<Recorded, CodecError> {
 
 /// A decoded record, which must use all bytes and say of itself what its first bytes say.
 fn whole(
-    decoded: Result<(Recorded, usize), bincode::error::DecodeError>,
+    decoded: Result<(Recorded, usize), slice::Bad>,
     body: &[u8],
     schema: u16,
 ) -> Result<Recorded, CodecError> {

@@ -7,7 +7,7 @@ use events::outcome::{
 };
 use serde::Deserialize;
 
-use super::Coding;
+use super::slice::{self, Bad};
 
 pub(super) const SCHEMA: u16 = 1;
 /// Place of `KernelMeasured` among the events.
@@ -58,16 +58,13 @@ enum OldTiming {
 
 /// The record in `body` if it is a `KernelMeasured`, with the number of bytes used; none if it is any
 /// other event, whose form is the present one.
-pub(super) fn measured(
-    body: &[u8],
-    config: Coding,
-) -> Result<Option<(Recorded, usize)>, bincode::error::DecodeError> {
-    let (head, used): (Head, usize) = bincode::serde::decode_from_slice(body, config)?;
+pub(super) fn measured(body: &[u8]) -> Result<Option<(Recorded, usize)>, Bad> {
+    let (head, used): (Head, usize) = slice::decode(body)?;
     if head.variant != KERNEL_MEASURED {
         return Ok(None);
     }
     let rest = body.get(used..).unwrap_or_default();
-    let (old, more): (KernelMeasured, usize) = bincode::serde::decode_from_slice(rest, config)?;
+    let (old, more): (KernelMeasured, usize) = slice::decode(rest)?;
     let kernel = old.kernel;
     let event = Event::KernelMeasured { kernel, measurement: old.measurement() };
     let Head { seq, at_unix_ms, cause, actor, schema, previous, .. } = head;

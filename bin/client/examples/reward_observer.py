@@ -8,7 +8,7 @@ One JSON object a line: round, role, step, samples, mean, least, most.
 import json
 import sys
 
-from kernelzero_attach import attach
+from kernelzero_attach import Gone, attach
 
 actor = attach()
 rewards = []
@@ -23,5 +23,8 @@ with open(sys.argv[1], "w", buffering=1) as out:
             print(json.dumps(line), file=out)
             # Old steps are not worth a note.
             if line["least"] == line["most"] and event.seq > actor.last:
-                actor.note(f"all {len(rewards)} rewards are {line['mean']}")
+                try:
+                    actor.note(f"all {len(rewards)} rewards are {line['mean']}")
+                except Gone:
+                    pass  # the run may be over before the note; its last events still come
             rewards = []

@@ -149,7 +149,8 @@ pub fn fork(
 pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<Vec<Event>> {
     let log = home.open_run(run, OpenMode::Own)?;
     let last = log.head().0;
-    let mut state = actors::bus::fold(&log)?;
+    let before = actors::bus::fold(&log)?;
+    let mut state = before.clone();
     let mut events = Vec::new();
     for (seq, change) in (last.0 + 1..).zip(changes) {
         let event = match (state.next_step(), event(change)) {
@@ -163,7 +164,7 @@ pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<Vec<Eve
         state.apply(Seq(seq), &event).map_err(|illegal| Usage(illegal.why))?;
         events.push(event);
     }
-    let bus = Bus::open(Arc::new(log), Arc::new(home.blobs()?))?;
+    let bus = Bus::at(before, Arc::new(log), Arc::new(home.blobs()?));
     bus.append(Actor::RunControl, events.iter().map(|e| (Some(last), e.clone())).collect())?;
     Ok(events)
 }

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::judging::{Ruling, Standalone, bytes, sorted};
+use super::judging::{Ruling, bytes, sorted, standalone};
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::from_answer;
@@ -159,13 +159,13 @@ pub fn judge_batch(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
     let left: Vec<&Pair> = pairs.iter().filter(|pair| !judged(pair)).collect();
     let out = std::fs::OpenOptions::new().create(true).append(true).open(&arguments.out);
     let out = Mutex::new(out.with_context(|| format!("opening {}", arguments.out.display()))?);
-    let standalone = Standalone::new(host)?;
+    let judge = standalone(host)?;
     let bar = ProgressBar::new(pairs.len() as u64).with_position((pairs.len() - left.len()) as u64);
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len}, {per_sec}, {eta} left")?);
     let outcomes = parallel(host.judges(), left.len(), |place| {
         let pair = left[place];
-        let judge = &standalone.judge;
-        let mut found = arguments.ruling.answer(judge, &pair.reference, &pair.candidate, pair.seed);
+        let mut found =
+            arguments.ruling.answer(&judge, &pair.reference, &pair.candidate, pair.seed);
         found["id"] = json!(pair.id);
         found["key"] = json!(pair.key);
         let line = format!("{found}\n");

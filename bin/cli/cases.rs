@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
-use super::judging::{Ruling, Standalone, bytes, sorted};
+use super::judging::{Ruling, bytes, sorted, standalone};
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
 use crate::judge::KeckJudge;
@@ -94,13 +94,12 @@ fn found(judge: &KeckJudge, case: &Case, arguments: &Arguments) -> serde_json::V
 /// `kernelzero judge-cases`.
 pub fn judge_cases(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
     let cases = all_cases(&arguments.folder, &arguments.only)?;
-    let standalone = Standalone::new(host)?;
-    let judge = &standalone.judge;
+    let judge = standalone(host)?;
     let on_cpu = !judge.has_gpu();
     let start = Instant::now();
     let right = parallel(host.judges(), cases.len(), |place| {
         let (case, began) = (&cases[place], Instant::now());
-        let found = found(judge, case, arguments);
+        let found = found(&judge, case, arguments);
         let word = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
         let accepted = case.accepted(on_cpu);
         let outcome = word("outcome");

@@ -21,7 +21,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use teacher::{Pair, Split, draw, pair, split_of};
 
-use super::judging::Standalone;
+use super::judging::standalone;
 use crate::exit::Exit;
 use crate::host::HostConfig;
 use crate::judge::{Judged, KeckJudge};
@@ -160,14 +160,13 @@ fn refused(judge: &KeckJudge, pair: &Pair, seed: u64) -> Result<Option<String>> 
 pub fn distill(host: &HostConfig, arguments: &DistillArguments) -> Result<Exit> {
     std::fs::create_dir_all(&arguments.out)
         .with_context(|| format!("creating {}", arguments.out.display()))?;
-    let standalone = Standalone::new(host)?;
+    let judge = standalone(host)?;
     let draws = Mutex::new(Draws::new(arguments));
     let bar = ProgressBar::new(arguments.pairs + arguments.held_out);
     let style = "{bar:30} {pos}/{len} pairs, {per_sec}, {eta} left";
     bar.set_style(ProgressStyle::with_template(style)?);
-    let judge = &standalone.judge;
     std::thread::scope(|scope| {
-        let work = || judge_draws(&draws, judge, &bar);
+        let work = || judge_draws(&draws, &judge, &bar);
         let threads: Vec<_> = (0..host.judges()).map(|_| scope.spawn(work)).collect();
         let panicked = || Err(anyhow!("a worker ended without a result"));
         threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|_| panicked()))

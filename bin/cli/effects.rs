@@ -9,7 +9,7 @@ use events::ids::RunId;
 use serde_json::{Value, json};
 use store::{BlobDir, OpenMode};
 
-use super::judging::Standalone;
+use super::judging::standalone;
 use crate::audit::Since;
 use crate::effects::{Count, Effects, Kind, Outcome, Sampling, World, effects};
 use crate::engine::ChildEngine;
@@ -28,13 +28,14 @@ pub fn redo(
     let home = home_to_read(dir)?;
     let log = home.open_run(run, OpenMode::ReadOnly)?;
     let blobs = home.blobs_to_read()?;
-    let standalone = Standalone::new(host)?;
-    let folder = standalone.scratch().join("steps");
+    let judge = standalone(host)?;
+    let scratch = keck::Scratch::new(&std::env::temp_dir())?;
+    let folder = scratch.path().join("steps");
     let into = BlobDir::open(&folder.join("blobs"))?;
     let mut world = World {
         blobs: &blobs,
-        judge: &standalone.judge,
-        device: standalone.judge.device().to_owned(),
+        judge: &judge,
+        device: judge.device().to_owned(),
         engine: Box::new(|| {
             let engine = ChildEngine::new(host, blobs.clone(), &folder)?.storing_in(into.clone());
             Ok(Box::new(engine) as Box<dyn Engine>)

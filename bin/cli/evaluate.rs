@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use store::Home;
 
-use super::judging::Standalone;
+use super::judging::standalone;
 use crate::engine::ChildEngine;
 use crate::exit::{Exit, Usage};
 use crate::host::HostConfig;
@@ -177,8 +177,9 @@ pub fn evaluate(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
     let items: Result<Vec<Item>, _> =
         text.lines().take(arguments.limit).map(serde_json::from_str).collect();
     let items = items.map_err(|e| Usage(format!("{}: {e}", path.display())))?;
-    let standalone = Standalone::new(host)?;
-    let folder = standalone.scratch().join("models");
+    let judge = standalone(host)?;
+    let scratch = keck::Scratch::new(&std::env::temp_dir())?;
+    let folder = scratch.path().join("models");
     let home = Home::open(&folder)?;
     let blobs = home.blobs().context("opening a store for the policies")?;
     let mut engine = ChildEngine::new(host, home.blobs()?, &folder)?;
@@ -199,12 +200,11 @@ pub fn evaluate(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
             }
         };
         let texts = answers(&mut engine, &weights, policy, &prompts, config.seed.get())?;
-        let judge = &standalone.judge;
         let outcomes = parallel(host.judges(), items.len().min(texts.len()), |place| {
             let (item, text) = (&items[place], &texts[place]);
             match role {
-                Role::Proposer => module_outcome(judge, config, item, text),
-                Role::Coder => kernel_outcome(judge, config, item, text),
+                Role::Proposer => module_outcome(&judge, config, item, text),
+                Role::Coder => kernel_outcome(&judge, config, item, text),
             }
         })?;
         rates.push(Rate::of(&outcomes));

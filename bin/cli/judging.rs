@@ -100,24 +100,9 @@ impl Ruling {
     }
 }
 
-/// A judge whose folders are removed at its end, or by the next one if it was killed.
-pub struct Standalone {
-    /// The judge.
-    pub judge: KeckJudge,
-    scratch: keck::Scratch,
-}
-
-impl Standalone {
-    /// Starts a judge for this process.
-    pub fn new(host: &HostConfig) -> Result<Self> {
-        let folder = std::env::temp_dir();
-        Ok(Self { judge: KeckJudge::new(host, &folder)?, scratch: keck::Scratch::new(&folder)? })
-    }
-
-    /// A folder beside the judge's own.
-    pub fn scratch(&self) -> &Path {
-        self.scratch.path()
-    }
+/// A judge for this process. Its folder is removed at its end, or by the next one if it was killed.
+pub fn standalone(host: &HostConfig) -> Result<KeckJudge> {
+    KeckJudge::new(host, &std::env::temp_dir())
 }
 
 /// The content of a file that the user named.
@@ -141,7 +126,7 @@ fn source(path: &Path) -> Result<String> {
 
 /// `kernelzero judge`.
 pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
-    let standalone = Standalone::new(host)?;
+    let judge = standalone(host)?;
     let job = MeasureJob {
         module_source: source(&arguments.reference)?,
         kernel_source: from_source(&source(&arguments.candidate)?),
@@ -151,10 +136,9 @@ pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
         trials: arguments.trials,
         timing: arguments.timing,
     };
-    let mut object = standalone.judge.answer(&job, arguments.profile.into(), None);
+    let mut object = judge.answer(&job, arguments.profile.into(), None);
     if arguments.evidence && object["outcome"] == "correct" {
-        object["evidence"] =
-            standalone.judge.evidence(&job).map_err(|failure| anyhow::anyhow!(failure.0))?;
+        object["evidence"] = judge.evidence(&job).map_err(|failure| anyhow::anyhow!(failure.0))?;
     }
     if arguments.json {
         println!("{object:#}");
@@ -181,10 +165,10 @@ pub fn judge(host: &HostConfig, arguments: &JudgeArguments) -> Result<Exit> {
 /// `kernelzero validate`.
 pub fn validate(host: &HostConfig, arguments: &ValidateArguments) -> Result<Exit> {
     let code = source(&arguments.module)?;
-    let standalone = Standalone::new(host)?;
+    let judge = standalone(host)?;
     let tracked = arguments.apis.iter().cloned().collect();
     let draw = (arguments.seed, arguments.trials);
-    let report = standalone.judge.module_report(Some(&code), &arguments.apis, &tracked, draw);
+    let report = judge.module_report(Some(&code), &arguments.apis, &tracked, draw);
     let report = report.map_err(anyhow::Error::msg)?;
     let trials = arguments.trials.max(1);
     let rules = ValidatorConfig {
@@ -213,9 +197,9 @@ pub fn doctor(host: &HostConfig, as_json: bool) -> Result<Exit> {
                 checks.push(json!({ "name": check.name, "ok": check.ok, "detail": check.detail,
                                     "fix": check.fix }));
             }
-            checks.push(match Standalone::new(host) {
-                Ok(alone) => json!({ "name": "judge", "ok": true, "fix": "",
-                                     "detail": alone.judge.layers().join(", ") }),
+            checks.push(match standalone(host) {
+                Ok(judge) => json!({ "name": "judge", "ok": true, "fix": "",
+                                     "detail": judge.layers().join(", ") }),
                 Err(error) => found("judge", Err(error)),
             });
         }

@@ -10,7 +10,7 @@ use events::state::RunState;
 use kernelzero::attach::client::Connection;
 use serde_json::Value;
 
-use crate::cli::{KERNELZERO, ends_with, root, said};
+use crate::cli::{KERNELZERO, drives_client, ends_with};
 use crate::common::config;
 use crate::hall::{Hall, python, well};
 
@@ -127,15 +127,7 @@ fn the_sampler_chooses_the_api_sets_of_the_steps_after_it_came() {
 #[test]
 fn the_python_client_does_what_it_says_over_the_socket() {
     let hall = Hall::new(&config(4));
-    let output = Command::new(python())
-        .arg(root().join("tests/attach/client.py"))
-        .arg(hall.run_dir())
-        .env("PYTHONPATH", root().join("bin/client"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "all is well");
+    drives_client("tests/attach/client.py", &[hall.run_dir().as_os_str()]);
     hall.drive(|_| {});
     let recorded = hall.events();
     assert_eq!(

@@ -1,8 +1,11 @@
 //! The programs as a user calls them.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use kernelzero::host::HostConfig;
 
 pub const KERNELZERO: &str = env!("CARGO_BIN_EXE_kernelzero");
 pub const KERNELZEROD: &str = env!("CARGO_BIN_EXE_kernelzerod");
@@ -41,6 +44,20 @@ pub fn kernelzero(home: &Path, arguments: &[&str]) -> Output {
         .stdin(Stdio::null())
         .output()
         .unwrap()
+}
+
+/// Runs a script that drives one of the Python clients and says "all is well".
+#[track_caller]
+pub fn drives_client(script: &str, arguments: &[&OsStr]) {
+    let output = Command::new(HostConfig::default().python().unwrap())
+        .arg(root().join(script))
+        .args(arguments)
+        .env("PYTHONPATH", root().join("bin/client"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "all is well");
 }
 
 pub fn said(output: &Output) -> String {

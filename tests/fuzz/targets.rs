@@ -166,7 +166,10 @@ pub fn attach(mut bytes: &[u8]) {
     let policy = |role: Role| InitialPolicy { role, files: vec![] };
     let first = Start {
         run: RunId::new(1, [3; 10]),
-        config: RunConfig::parse(include_str!("../../configs/laptop.toml")).unwrap().to_text().unwrap(),
+        config: RunConfig::parse(include_str!("../../configs/laptop.toml"))
+            .unwrap()
+            .to_text()
+            .unwrap(),
         code: "test".into(),
         environment: vec![],
         api_table: blobs.put(b"a.x\t5\na.y\t5\na.z\t5\n").unwrap(),

@@ -1,11 +1,8 @@
 //! The Python client against the real service.
 
-use std::process::Command;
-
-use kernelzero::host::HostConfig;
 use tempfile::TempDir;
 
-use crate::cli::{root, said};
+use crate::cli::drives_client;
 use crate::served::{Served, case, slow};
 
 #[test]
@@ -21,14 +18,6 @@ fn the_python_client_does_what_it_says() {
     }
     let slow = slow();
     std::fs::write(folder.path().join("slow.py"), slow["candidate"].as_str().unwrap()).unwrap();
-    let output = Command::new(HostConfig::default().python().unwrap())
-        .arg(root().join("tests/serve/client.py"))
-        .arg(format!("http://{}", served.address))
-        .arg(folder.path())
-        .env("PYTHONPATH", root().join("bin/client"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", said(&output));
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "all is well");
+    let address = format!("http://{}", served.address);
+    drives_client("tests/serve/client.py", &[address.as_ref(), folder.path().as_os_str()]);
 }

@@ -1,15 +1,17 @@
 //! One step of the fold for each event.
 
+mod checkpoint;
 mod exclude;
 mod settings;
 mod steps;
 
+use self::checkpoint::{dropped, saved};
 use self::exclude::exclude;
 use self::steps::{scored, started, taken};
-use super::{Checkpoint, KernelEntry, ModuleEntry, OpenStep, Position, RunState, SetEntry};
+use super::{KernelEntry, ModuleEntry, OpenStep, Position, RunState, SetEntry};
 use crate::config::RunConfig;
 use crate::event::{Event, Validity};
-use crate::ids::{BlobId, KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
+use crate::ids::{KernelId, ModuleId, Role, Seq, StepRef};
 
 type Outcome = Result<(), Refusal>;
 
@@ -106,28 +108,6 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
         }
     }
     state.last = seq;
-    Ok(())
-}
-
-fn saved(state: &mut RunState, policy: PolicyVersion, files: Vec<(String, BlobId)>) -> Outcome {
-    let next = PolicyVersion { steps: state.version(policy.role).steps + 1, ..policy };
-    require(state.open.started.is_some(), "no step was started")?;
-    require(next == policy, "these are not the weights of the open step")?;
-    require(!state.checkpoints.contains_key(&policy), "this checkpoint was already saved")?;
-    state.checkpoints.insert(policy, Checkpoint { policy, files });
-    Ok(())
-}
-
-fn dropped(state: &mut RunState, policy: PolicyVersion, files: &[String]) -> Outcome {
-    let in_use = policy.steps >= state.version(policy.role).steps;
-    let Some(checkpoint) = state.checkpoints.get_mut(&policy) else {
-        return refuse("there is no such checkpoint");
-    };
-    require(!in_use, "these weights are in use")?;
-    checkpoint.files.retain(|(name, _)| !files.contains(name));
-    if checkpoint.files.is_empty() {
-        state.checkpoints.remove(&policy);
-    }
     Ok(())
 }
 

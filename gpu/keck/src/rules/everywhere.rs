@@ -137,11 +137,14 @@ fn check_import(source: &Source<'_>, node: Node<'_>) -> Option<String> {
         };
         let head = name.split('.').next().unwrap_or(name);
         let state = full.strip_prefix("torch.").is_some_and(tables::is_state_of_torch);
+        if !state && !tables::is_import_refused(&full) {
+            continue;
+        }
         // The worker gives an empty module for it.
         let harmless = module.is_empty()
             && !matches!(head, "torch" | "triton")
             && is_unused(source, alias.unwrap_or(head));
-        if !harmless && (state || tables::is_import_refused(&full)) {
+        if !harmless {
             return Some(source.evidence("import", node));
         }
     }

@@ -79,6 +79,33 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
         }
         Event::CheckpointSaved { policy, files } => saved(state, policy, files)?,
         Event::CheckpointDropped { policy, files } => dropped(state, policy, &files)?,
+        Event::WorkFailed { .. }
+        | Event::RunPaused { .. }
+        | Event::RunResumed
+        | Event::SettingChanged { .. }
+        | Event::SettingPlanned { .. }
+        | Event::ApisProposed { .. }
+        | Event::PurityPolicyUsed { .. }
+        | Event::SamplesExcluded { .. } => beside(state, seq, event)?,
+        Event::ActorAttached { .. }
+        | Event::ActorDetached { .. }
+        | Event::IntentRefused { .. }
+        | Event::Noted { .. } => {}
+        Event::ServiceStarted { .. }
+        | Event::JobSubmitted { .. }
+        | Event::JobJudged { .. }
+        | Event::JobFailed { .. }
+        | Event::JobCancelled { .. } => {
+            refuse("jobs belong in a log of the judge's service, not in a run")?;
+        }
+    }
+    state.last = seq;
+    Ok(())
+}
+
+/// Failures, pauses, and what people and attached actors change.
+fn beside(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
+    match event {
         Event::WorkFailed { work, attempt, .. } => {
             let count = state.failures.entry(work).or_default();
             require(attempt == *count + 1, "the attempt is not the next one")?;
@@ -107,19 +134,8 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
         Event::SamplesExcluded { modules, kernels, sources, .. } => {
             exclude(state, modules, kernels, sources)?;
         }
-        Event::ActorAttached { .. }
-        | Event::ActorDetached { .. }
-        | Event::IntentRefused { .. }
-        | Event::Noted { .. } => {}
-        Event::ServiceStarted { .. }
-        | Event::JobSubmitted { .. }
-        | Event::JobJudged { .. }
-        | Event::JobFailed { .. }
-        | Event::JobCancelled { .. } => {
-            refuse("jobs belong in a log of the judge's service, not in a run")?;
-        }
+        _ => {}
     }
-    state.last = seq;
     Ok(())
 }
 

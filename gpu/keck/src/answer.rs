@@ -51,7 +51,7 @@ pub(crate) fn judge_trial(
     }
     let mut stats = compare_outputs(trial, outputs)?;
     stats.extend(compare_inputs(trial, after)?);
-    Ok(Trial { seed: trial.seed, varied: trial.varied.clone(), outputs: stats })
+    Ok(Trial { seed: trial.seed, varied: trial.varied.as_str().into(), outputs: stats })
 }
 
 /// Compares outputs. Metadata must be equal before any value is looked at.

@@ -50,6 +50,6 @@ impl Bench<'_> {
         let outputs = self.candidate(question, &[])?.take("outputs").unwrap_or_default();
         let trial = &self.reference.timed[inputs];
         let outputs = compare_outputs(trial, &outputs)?;
-        Ok(Trial { seed: trial.seed, varied: format!("timed-{kind}"), outputs })
+        Ok(Trial { seed: trial.seed, varied: format!("timed-{kind}").into(), outputs })
     }
 }

@@ -52,8 +52,8 @@ impl Judge {
         let (execution, products) = self.execution(job)?;
         Ok(Measurement {
             execution,
-            layers: self.layers(),
-            device: self.device().to_owned(),
+            layers: self.layers().iter().map(Into::into).collect(),
+            device: self.device().into(),
             products,
             headers: job.build.headers(),
             wall_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -187,7 +187,7 @@ impl Judge {
         let so_far = Measurement {
             execution: Execution::Ran { trials, launches, timing: Timing::NotTaken },
             layers: Vec::new(),
-            device: self.device().to_owned(),
+            device: self.device().into(),
             products: reference.products(),
             headers: None,
             wall_ms: 0,

@@ -19,7 +19,7 @@ pub fn compare(reference: &Blob<'_>, candidate: &Blob<'_>, index: usize) -> Outp
     let size = PART * dtype.width();
     let pairs: Vec<_> = left.chunks(size).zip(right.chunks(size)).collect();
     let mut stats = OutputStats {
-        dtype: name,
+        dtype: name.into(),
         elements: (left.len() / dtype.width()) as u64,
         nonfinite_mismatches: 0,
         nonfinite_reference: 0,

@@ -123,7 +123,7 @@ impl Bench<'_> {
         } else if times.graph.is_some() {
             checked.extend(replayed);
         }
-        Ok((Timing::Taken(times), checked))
+        Ok((Timing::Taken(Box::new(times)), checked))
     }
 
     pub fn candidate(

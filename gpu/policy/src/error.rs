@@ -50,33 +50,29 @@ pub enum Error {
         /// The parser's word.
         problem: String,
     },
-    /// A tensor of the architecture is in none of the files.
-    #[error("{path} lacks the tensor `{name}`: the weights do not belong to this config.json", path = path.display())]
+    /// Tensors of the architecture are in none of the files.
+    #[error("{path} lacks {names}: the weights do not belong to this config.json", path = path.display())]
     MissingTensor {
         /// The folder or file.
         path: PathBuf,
-        /// The tensor's Hugging Face name.
-        name: String,
+        /// The tensors' Hugging Face names.
+        names: String,
     },
-    /// A tensor that the architecture has no place for.
-    #[error("{path} holds `{name}`, unknown to this architecture: check `architectures` in config.json", path = path.display())]
+    /// Tensors that the architecture has no place for.
+    #[error("{path} holds {names}, unknown to this architecture: check `architectures` in config.json", path = path.display())]
     UnexpectedTensor {
-        /// The file.
+        /// The folder or file.
         path: PathBuf,
-        /// The tensor.
-        name: String,
+        /// The tensors.
+        names: String,
     },
-    /// A tensor of the wrong shape.
-    #[error("{path}: `{name}` has shape {found:?}, config.json asks for {expected:?}", path = path.display())]
+    /// Tensors of other shapes than config.json asks for.
+    #[error("{path}: {shapes}: the weights do not belong to this config.json", path = path.display())]
     Shape {
-        /// The file.
+        /// The folder or file.
         path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Its shape.
-        found: Vec<i64>,
-        /// The shape that config.json implies.
-        expected: Vec<i64>,
+        /// Each tensor with the shape found and the one wanted.
+        shapes: String,
     },
     /// A tensor stored in a type that is neither f32, f16 nor bf16.
     #[error("{path}: `{name}` is {found}; convert the file to F32, F16 or BF16", path = path.display())]

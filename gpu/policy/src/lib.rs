@@ -1,11 +1,16 @@
-//! The language-model engine of KernelZero: opens Llama and Qwen2 folders, samples from
+//! The language-model engine of KernelZero: opens Llama, Qwen2 and Qwen3 models, samples from
 //! them, fine-tunes them, takes GRPO steps and writes checkpoints, all on libtorch.
 //!
-//! `config`, `files`, `params`, `tokenizer` read a model; `model`, `rope`, `cache`, `decode` compute
-//! it;
-//! `sampling`, `generate` write answers; `batch`, `loss`, `optim`, `sft`, `grpo` train;
+//! `config`, `files`, `layout`, `params`, `tokenizer` read a model; `model`, `rope`, `cache`,
+//! `decode` compute it; `sampling`, `generate` write answers.
+//!
+//! Training: `batch` packs sequences, `attention`, `linear`, `layer`, `train` go through the layers
+//! forward and back, `loss` through the vocabulary, `optim` and `master` update; `lora` trains an
+//! adapter instead; `sft` and `grpo` say what is minimised.
+//!
 //! `checkpoint` saves and resumes; `serve` speaks JSON lines; `bpe` makes a tokenizer.
 
+pub mod attention;
 pub mod batch;
 pub mod bpe;
 pub mod cache;
@@ -13,12 +18,23 @@ pub mod checkpoint;
 pub mod config;
 pub mod data;
 pub mod decode;
+mod dispatch;
 pub mod error;
 pub mod files;
+mod fill;
+pub mod footprint;
 pub mod generate;
+pub mod gradients;
 pub mod grpo;
+pub mod layer;
+pub mod layout;
+mod linear;
+pub mod lora;
 pub mod loss;
+pub mod master;
+pub mod metrics;
 pub mod model;
+pub mod objective;
 pub mod optim;
 pub mod params;
 pub mod policy;
@@ -28,7 +44,9 @@ pub mod rope;
 pub mod sampling;
 pub mod serve;
 pub mod sft;
+pub mod shapes;
 pub mod tokenizer;
+pub mod train;
 
 pub use error::{Error, Result};
 pub use policy::{Open, Policy};

@@ -25,6 +25,8 @@ enum Command {
     TrainBpe(commands::train_bpe::Args),
     /// Sample answers to the prompts of a file.
     Generate(commands::generate::Args),
+    /// Measure training steps of a model of a given shape with random weights.
+    BenchTrain(commands::bench_train::Args),
     /// Say whether folders hold models that can be loaded: config, tokenizer and every weight.
     Check {
         /// Hugging Face folders.
@@ -34,13 +36,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    wait_without_spinning();
+    settle_environment();
     keep_memory();
     let result = match Cli::parse().command {
         Command::Serve => serve(),
         Command::Sft(args) => commands::sft::run(&args),
         Command::TrainBpe(args) => commands::train_bpe::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::BenchTrain(args) => commands::bench_train::run(&args),
         Command::Check { models } => check(&models),
     };
     match result {
@@ -59,16 +62,19 @@ fn check(models: &[std::path::PathBuf]) -> policy::Result<()> {
 
 /// OpenMP's threads spin while they wait for each other. Where cores are shared with a judge or
 /// a compiler, that makes every small operation wait for a time slice (measured: five times
-/// slower). OpenMP reads the setting before `main`, so this starts the program anew, once.
-fn wait_without_spinning() {
-    const SETTING: &str = "OMP_WAIT_POLICY";
-    if std::env::var_os(SETTING).is_none()
+/// slower). CUDA's pool of memory falls to pieces unless its segments may grow. Both are read
+/// before `main`, so this starts the program anew, once.
+fn settle_environment() {
+    const SETTINGS: [(&str, &str); 2] =
+        [("OMP_WAIT_POLICY", "passive"), ("PYTORCH_ALLOC_CONF", "expandable_segments:True")];
+    let missing = || SETTINGS.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    if missing().next().is_some()
         && let Ok(program) = std::env::current_exe()
     {
         // On success this does not return; on failure we are merely slower.
         let _ = std::process::Command::new(program)
             .args(std::env::args_os().skip(1))
-            .env(SETTING, "passive")
+            .envs(missing())
             .exec();
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::grpo::{Graded, Old};
+use crate::grpo::{Graded, Objective, Old};
 
 /// What a caller may ask.
 #[derive(Debug, Deserialize)]
@@ -115,16 +115,13 @@ pub struct Grpo {
     /// Largest global gradient norm.
     #[serde(default = "one")]
     pub grad_clip: f64,
-    /// Weight of the k3 penalty.
-    #[serde(default = "hundredth")]
-    pub kl: f64,
-    /// The ratio's leash.
-    #[serde(default = "fifth")]
-    pub clip: f64,
+    /// What is minimised, its fields among these.
+    #[serde(flatten)]
+    pub objective: Objective,
     /// The sampler's temperature.
     #[serde(default = "one")]
     pub temperature: f64,
-    /// Tokens per rectangle.
+    /// Positions per pack.
     #[serde(default = "micro")]
     pub micro_tokens: usize,
     /// Which old log-probs.
@@ -149,9 +146,6 @@ fn lr() -> f64 {
 }
 fn hundredth() -> f64 {
     1e-2
-}
-fn fifth() -> f64 {
-    0.2
 }
 fn micro() -> usize {
     8192

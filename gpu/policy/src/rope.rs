@@ -61,6 +61,11 @@ impl Turn {
         let swapped = x.f_reshape(halves)?.f_flip([3])?.f_view(&size[..])?;
         Ok(x.f_mul(&self.cos)?.f_addcmul(&swapped, &self.sin)?)
     }
+
+    /// The rotation back, which is also how gradients pass.
+    pub fn back(&self) -> Result<Turn> {
+        Ok(Turn { cos: self.cos.shallow_clone(), sin: self.sin.f_neg()? })
+    }
 }
 
 /// One angular frequency per pair, stretched as Llama 3 does if the config asks for it.

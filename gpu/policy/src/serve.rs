@@ -12,6 +12,7 @@ use tch::{Cuda, Kind};
 
 use crate::checkpoint;
 use crate::error::{Error, Result};
+use crate::footprint;
 use crate::generate::{self, Limits, Prompt};
 use crate::grpo;
 use crate::optim::{AdamW, Update};
@@ -117,7 +118,18 @@ impl Server {
         result
     }
 
+    /// Bytes that a pack of `tokens` may keep, beside everything that slots hold on its device.
+    fn spare(&self, slot: &Slot, tokens: usize) -> Result<u64> {
+        let here = slot.policy.model.device;
+        let others = self.slots.values().filter(|s| s.policy.model.params.flat.device() == here);
+        let held =
+            |s: &Slot| s.policy.model.params.bytes() + s.optim.as_ref().map_or(0, AdamW::bytes);
+        let resident = others.map(held).sum::<u64>() + held(slot);
+        footprint::spare(&slot.policy.model, tokens, resident)
+    }
+
     fn train_slot(&self, slot: &mut Slot, g: &Grpo) -> Result<Body> {
+        let memory = self.spare(slot, g.micro_tokens)?;
         let optim = slot.optim.as_mut().ok_or_else(|| frozen(&g.slot))?;
         let reference = match &g.reference_slot {
             Some(name) => Some(&self.slots.get(name).ok_or_else(|| empty(name))?.policy.model),
@@ -126,11 +138,11 @@ impl Server {
         let update = Update { lr: g.lr, weight_decay: g.weight_decay, grad_clip: g.grad_clip };
         let options = grpo::Options {
             update,
-            kl: g.kl,
-            clip: g.clip,
+            objective: g.objective,
             temperature: g.temperature,
             micro_tokens: g.micro_tokens,
             old: g.old_logprobs,
+            memory,
         };
         grpo::step(&mut slot.policy.model, optim, reference, &g.samples, &options)
             .map(Body::Trained)
@@ -155,9 +167,9 @@ fn load(dir: &Path, optimizer: Option<&Path>, open: Open) -> Result<Slot> {
     if optimizer.is_some() && !open.trainable {
         return Err(Error::Request("`optimizer` needs `trainable`".into()));
     }
-    let mut policy = Policy::open(dir, open)?;
+    let policy = Policy::open(dir, open)?;
     let optim = match optimizer {
-        Some(path) => Some(checkpoint::load_optimizer(&mut policy.model.params, path)?),
+        Some(path) => Some(checkpoint::load_optimizer(&policy.model.params, path)?),
         None if open.trainable => Some(AdamW::new(&policy.model.params)?),
         None => None,
     };

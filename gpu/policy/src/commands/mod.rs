@@ -1,5 +1,6 @@
 //! The subcommands that work on files.
 
+pub mod bench_train;
 pub mod generate;
 pub mod sft;
 pub mod train_bpe;

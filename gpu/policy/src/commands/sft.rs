@@ -50,7 +50,7 @@ pub struct Args {
     /// Updates of linear warm-up.
     #[arg(long, default_value_t = 50)]
     warmup: u64,
-    /// Tokens per update, padding included.
+    /// Tokens per update.
     #[arg(long, default_value_t = 16384)]
     batch_tokens: usize,
     /// Tokens per forward pass; by default those of an update, on a CPU at most 4096.
@@ -143,7 +143,9 @@ pub fn run(args: &Args) -> Result<()> {
     eprintln!("{} parameters on {}", policy.model.config.parameters(), args.device);
     let mut optim = AdamW::new(&policy.model.params)?;
     optim.beta2 = args.beta2;
-    let options = options(args, device == tch::Device::Cpu);
+    let mut options = options(args, device == tch::Device::Cpu);
+    let resident = policy.model.params.bytes() + optim.bytes();
+    options.memory = policy::footprint::spare(&policy.model, options.micro_tokens, resident)?;
     let held_out = held_out.unwrap_or_default();
     sft::train(&mut policy.model, &mut optim, &train, &held_out, &options, print)?;
     checkpoint::save(&policy, Some(&optim).filter(|_| args.save_optimizer), &args.out, save)?;
@@ -159,6 +161,7 @@ fn options(args: &Args, cpu: bool) -> Options {
         warmup: args.warmup,
         batch_tokens: args.batch_tokens,
         micro_tokens: args.micro_tokens.unwrap_or(most),
+        memory: policy::footprint::HOST_KEPT,
         steps: args.steps,
         time: args.max_seconds.map(Duration::from_secs_f64),
         seed: args.seed,

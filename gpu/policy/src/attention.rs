@@ -8,6 +8,7 @@
 
 use tch::{Device, Kind, Tensor};
 
+use crate::block::{self, Block};
 use crate::dispatch::{self, Varlen};
 use crate::error::Result;
 
@@ -35,6 +36,10 @@ pub struct Spans {
     segments: Vec<i64>,
     /// Of each trunk: its length and the tokens of all of its branches together.
     groups: Vec<(i64, i64)>,
+    /// Segments as rectangles, and trunks with their branches; only where there is no kernel for
+    /// packed tokens.
+    own: Vec<Block>,
+    shared: Vec<Block>,
     starts: Starts,
     trunks: Starts,
     branches: Starts,
@@ -48,7 +53,9 @@ impl Spans {
         let part = |f: fn(&(i64, i64)) -> i64| groups.iter().map(f).collect::<Vec<_>>();
         let trunks = Starts::new(&part(|g| g.0), device)?;
         let branches = Starts::new(&part(|g| g.1), device)?;
-        Ok(Spans { segments, groups, starts, trunks, branches })
+        let own = block::of_segments(&segments, device)?;
+        let shared = block::of_groups(&groups, device)?;
+        Ok(Spans { segments, groups, own, shared, starts, trunks, branches })
     }
 
     /// Tokens in all.
@@ -85,12 +92,8 @@ impl Spans {
         (branches > 0).then_some((trunks, branches))
     }
 
-    /// Lengths of query and key segments of the causal or of the cross part.
-    fn pairs_of(&self, causal: bool) -> Vec<(i64, i64)> {
-        match causal {
-            true => self.segments.iter().map(|&n| (n, n)).collect(),
-            false => self.groups.iter().map(|&(trunk, branch)| (branch, trunk)).collect(),
-        }
+    fn blocks(&self, causal: bool) -> &[Block] {
+        if causal { &self.own } else { &self.shared }
     }
 }
 
@@ -143,7 +146,7 @@ pub fn backward(
     Ok([dq, dk, dv])
 }
 
-/// CUDA has a kernel for packed 16-bit numbers; everything else goes segment by segment.
+/// CUDA has a kernel for packed 16-bit numbers; everything else goes rectangle by rectangle.
 fn packed(q: &Tensor) -> Result<bool> {
     Ok(q.device() != Device::Cpu && matches!(q.f_kind()?, Kind::BFloat16 | Kind::Half))
 }
@@ -154,13 +157,16 @@ fn part(q: &Tensor, k: &Tensor, v: &Tensor, spans: &Spans, causal: bool) -> Resu
         let [out, lse, rng, unused] = dispatch::flash(q, k, v, &varlen)?;
         return Ok(Attended { out, lse, rng: Some((rng, unused)) });
     }
-    let (mut outs, mut sums) = (Vec::new(), Vec::new());
-    for [q, k, v] in Segments::new([q, k, v], &spans.pairs_of(causal)) {
-        let (out, lse) = one(&q?, &k?, &v?, causal)?;
-        outs.push(out.f_transpose(1, 2)?.f_squeeze_dim(0)?);
-        sums.push(lse.f_squeeze_dim(0)?);
+    let (tokens, heads, _) = q.size3()?;
+    let mut out = Tensor::f_empty(q.size(), (q.f_kind()?, q.device()))?;
+    let sums = if q.f_kind()? == Kind::Double { Kind::Double } else { Kind::Float };
+    let mut lse = Tensor::f_empty([tokens, heads], (sums, q.device()))?;
+    for b in spans.blocks(causal) {
+        let (part, sums) = one(&b.queries.cut(q)?, &b.keys.cut(k)?, &b.keys.cut(v)?, causal)?;
+        b.queries.paste(&mut out, &part)?;
+        b.queries.paste(&mut lse, &sums)?;
     }
-    Ok(Attended { out: Tensor::f_cat(&outs, 0)?, lse: Tensor::f_cat(&sums, 1)?, rng: None })
+    Ok(Attended { out, lse: lse.f_tr()?.f_contiguous()?, rng: None })
 }
 
 fn part_back(
@@ -193,56 +199,21 @@ fn part_back(
         )?;
         return Ok([dq, dk, dv]);
     }
-    let lengths = spans.pairs_of(causal);
-    let mut sums: [Vec<Tensor>; 3] = Default::default();
-    let mut at = 0;
-    let sides = Segments::new(
-        [grad, &a.out, &a.out],
-        &lengths.iter().map(|p| (p.0, p.0)).collect::<Vec<_>>(),
-    );
-    for ([q, k, v], [grad, out, _]) in Segments::new([q, k, v], &lengths).zip(sides) {
-        let (q, k, v, grad, out) = (q?, k?, v?, grad?, out?);
-        let length = q.size()[2];
-        let lse = a.lse.f_narrow(1, at, length)?.f_unsqueeze(0)?;
-        at += length;
-        let grads = one_back(&grad, [&q, &k, &v], &out, &lse, causal)?;
-        for (sum, grad) in sums.iter_mut().zip(grads) {
-            sum.push(grad.f_transpose(1, 2)?.f_squeeze_dim(0)?);
-        }
+    let like = |t: &Tensor| Tensor::f_empty(t.size(), (t.f_kind()?, t.device()));
+    let (mut dq, mut dk, mut dv) = (like(q)?, like(k)?, like(v)?);
+    let lse = a.lse.f_tr()?;
+    for b in spans.blocks(causal) {
+        let inputs = [&b.queries.cut(q)?, &b.keys.cut(k)?, &b.keys.cut(v)?];
+        let (grad, out, lse) = (b.queries.cut(grad)?, b.queries.cut(&a.out)?, b.queries.cut(&lse)?);
+        let [q, k, v] = one_back(&grad, inputs, &out, &lse, causal)?;
+        b.queries.paste(&mut dq, &q)?;
+        b.keys.paste(&mut dk, &k)?;
+        b.keys.paste(&mut dv, &v)?;
     }
-    let [dq, dk, dv] = sums.map(|s| Tensor::f_cat(&s, 0));
-    Ok([dq?, dk?, dv?])
+    Ok([dq, dk, dv])
 }
 
-type Cut = std::result::Result<Tensor, tch::TchError>;
-
-/// Cuts packed `[T, H, D]` into `[1, H, length, D]`, segment by segment.
-struct Segments<'a> {
-    tensors: [&'a Tensor; 3],
-    lengths: std::vec::IntoIter<(i64, i64)>,
-    at: (i64, i64),
-}
-
-impl<'a> Segments<'a> {
-    fn new(tensors: [&'a Tensor; 3], lengths: &[(i64, i64)]) -> Self {
-        Segments { tensors, lengths: Vec::from(lengths).into_iter(), at: (0, 0) }
-    }
-}
-
-impl Iterator for Segments<'_> {
-    type Item = [Cut; 3];
-
-    fn next(&mut self) -> Option<[Cut; 3]> {
-        let (n, m) = self.lengths.next()?;
-        let (at, key) = self.at;
-        self.at = (at + n, key + m);
-        let cut = |t: &Tensor, at, n| t.f_narrow(0, at, n)?.f_unsqueeze(0)?.f_transpose(1, 2);
-        let [q, k, v] = self.tensors;
-        Some([cut(q, at, n), cut(k, key, m), cut(v, key, m)])
-    }
-}
-
-/// One segment: `[1, H, n, D]` to `[1, K, m, D]`; output and log-sum-exp `[1, H, n]`.
+/// A rectangle: `[S, H, n, D]` to `[S, K, m, D]`; output and log-sum-exp `[S, H, n]`.
 fn one(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Result<(Tensor, Tensor)> {
     if q.device() == Device::Cpu {
         return Ok(Tensor::f_internal_scaled_dot_product_flash_attention_for_cpu::<&Tensor>(
@@ -298,8 +269,8 @@ fn spread(k: &Tensor, q: &Tensor) -> Result<Tensor> {
 
 /// The sum over the query heads that share a key head.
 fn gather(grad: &Tensor, k: &Tensor) -> Result<Tensor> {
-    let (_, heads, length, width) = grad.size4()?;
+    let (rows, heads, length, width) = grad.size4()?;
     let kv = k.size()[1];
-    let apart = grad.f_view([1, kv, heads / kv, length, width])?;
+    let apart = grad.f_view([rows, kv, heads / kv, length, width])?;
     Ok(apart.f_sum_dim_intlist([2_i64].as_slice(), false, None)?)
 }

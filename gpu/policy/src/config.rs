@@ -131,13 +131,16 @@ impl Fields {
 }
 
 impl ModelConfig {
-    /// Reads `config.json` of the folder `dir`.
+    /// Reads `config.json` of the folder `dir`, or the keys of the GGUF file `dir`.
     ///
     /// # Errors
     /// A missing folder or file, bad JSON, an unknown architecture, a missing or absurd key.
     pub fn read(dir: &Path) -> Result<Self> {
+        if crate::weights::is_gguf(dir) {
+            return crate::gguf::Gguf::open(dir)?.config();
+        }
         if !dir.is_dir() {
-            let fix = "give the folder of a Hugging Face model";
+            let fix = "give the folder of a Hugging Face model or a .gguf file";
             return Err(Error::Missing { path: dir.to_owned(), fix });
         }
         let path = dir.join("config.json");

@@ -74,8 +74,16 @@ pub enum Error {
         /// Each tensor with the shape found and the one wanted.
         shapes: String,
     },
-    /// A tensor stored in a type that is neither f32, f16 nor bf16.
-    #[error("{path}: `{name}` is {found}; convert the file to F32, F16 or BF16", path = path.display())]
+    /// A GGUF file cannot be read.
+    #[error("{path} {problem}: copy it again", path = path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A tensor stored in a type that is not known.
+    #[error("{path}: `{name}` is {found}; known are {known}: convert the file", path = path.display())]
     Dtype {
         /// The file.
         path: PathBuf,
@@ -83,6 +91,8 @@ pub enum Error {
         name: String,
         /// The type found.
         found: String,
+        /// The types that would do.
+        known: &'static str,
     },
     /// Weights with NaN or infinity.
     #[error("{path}: `{name}` holds NaN or infinite values: go back to an older checkpoint", path = path.display())]
@@ -154,6 +164,7 @@ impl Error {
             Error::Json { .. } => "json",
             Error::Config { .. } => "config",
             Error::Safetensors { .. } => "safetensors",
+            Error::Gguf { .. } => "gguf",
             Error::MissingTensor { .. } => "missing_tensor",
             Error::UnexpectedTensor { .. } => "unexpected_tensor",
             Error::Shape { .. } => "shape",

@@ -40,7 +40,8 @@ pub fn weight_files(dir: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-fn map(path: &Path) -> Result<memmap2::Mmap> {
+/// Maps a file for reading.
+pub(crate) fn map(path: &Path) -> Result<memmap2::Mmap> {
     let file = std::fs::File::open(path).map_err(Error::io(path))?;
     // SAFETY: the map is read-only; a file cut short meanwhile would be a fault of whoever writes
     // into a checkpoint that is in use.
@@ -81,7 +82,8 @@ pub fn visit(
             Dtype::BF16 => Kind::BFloat16,
             other => {
                 let (name, found) = (name.to_owned(), format!("{other:?}"));
-                return Err(Error::Dtype { path: path.to_owned(), name, found });
+                let known = "F32, F16 and BF16";
+                return Err(Error::Dtype { path: path.to_owned(), name, found, known });
             }
         };
         let shape: Vec<i64> = view.shape().iter().map(|&n| n as i64).collect();

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use tch::Tensor;
 
 use crate::error::{Error, Result};
-use crate::files;
 use crate::layout::Spec;
 
 /// The places of a model: name to shape and first element.
@@ -21,27 +20,23 @@ impl Fill {
         Fill { places }
     }
 
-    /// Holds the headers of `files` to the places: each is filled by one tensor of its shape, and
-    /// nothing else is there. Tensors that are not `known` are passed over.
+    /// Holds names and shapes of tensors to the places: each is filled by one tensor of its shape,
+    /// and nothing else is there.
     pub(crate) fn check(
         &self,
         dir: &Path,
-        files: &[PathBuf],
-        known: impl Fn(&str) -> bool,
+        tensors: impl Iterator<Item = (String, Vec<i64>)>,
     ) -> Result<()> {
         let mut seen = BTreeSet::new();
         let (mut extra, mut shapes) = (Vec::new(), Vec::new());
-        for file in files {
-            for (name, found) in files::shapes(file)? {
-                match self.places.get(&name) {
-                    _ if !known(&name) => {}
-                    None => extra.push(name),
-                    Some((shape, _)) if *shape != found => {
-                        shapes.push(format!("`{name}` has {found:?}, not {shape:?}"));
-                        seen.insert(name);
-                    }
-                    Some(_) => drop(seen.insert(name)),
+        for (name, found) in tensors {
+            match self.places.get(&name) {
+                None => extra.push(name),
+                Some((shape, _)) if *shape != found => {
+                    shapes.push(format!("`{name}` has {found:?}, not {shape:?}"));
+                    seen.insert(name);
                 }
+                Some(_) => drop(seen.insert(name)),
             }
         }
         let path = || dir.to_owned();

@@ -21,6 +21,15 @@ pub(crate) fn kept(c: &ModelConfig, kind: Kind, tokens: i64) -> [u64; 3] {
     [c.hidden * size, attention, 2 * c.ffn * size].map(|bytes| (bytes * tokens) as u64)
 }
 
+/// Of `layers`, how many keep attention too, and how many of these everything, when `spare` bytes
+/// are left beside all inputs; `bytes` as [`kept`] says. All keep attention before one keeps more.
+pub(crate) fn layers_kept(bytes: [u64; 3], layers: usize, spare: u64) -> [usize; 2] {
+    let attention = ((spare / bytes[1]) as usize).min(layers);
+    let rest = spare - bytes[1] * attention as u64;
+    let whole = if attention < layers { 0 } else { ((rest / bytes[2]) as usize).min(layers) };
+    [attention, whole]
+}
+
 /// Bytes that layers may keep on a CPU.
 pub const HOST_KEPT: u64 = 4 << 30;
 
@@ -32,13 +41,18 @@ pub(crate) const RESERVE: u64 = 2_500_000_000;
 pub(crate) fn working(c: &ModelConfig, kind: Kind, tokens: i64) -> u64 {
     let size = kind.elt_size_in_bytes() as i64;
     let block = tokens * (6 * c.ffn + 6 * c.hidden) * size + 2 * c.ffn * c.hidden * size;
-    let chunk = (LOGITS / c.vocab).max(64).min(tokens) * c.vocab;
+    let chunk = rows_at_once(c).min(tokens) * c.vocab;
     let head = chunk * (2 * 4 + 2 * size) + c.vocab * c.hidden * size + tokens * c.hidden * size;
     block.max(head) as u64
 }
 
-/// Elements of logits that exist at once on a GPU.
-pub(crate) const LOGITS: i64 = 1 << 28;
+/// Elements of logits that exist at once on a GPU: 1.3 GB in float32.
+const LOGITS: i64 = 5 << 26;
+
+/// Positions whose logits exist at once on a GPU, in multiples that GEMM likes.
+pub(crate) fn rows_at_once(c: &ModelConfig) -> i64 {
+    (LOGITS / c.vocab / 256 * 256).max(256)
+}
 
 /// Bytes that the layers of a pack of `tokens` may keep for the way back, when `resident` bytes of
 /// the device are taken by weights and optimizers.

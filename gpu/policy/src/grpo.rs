@@ -108,10 +108,10 @@ pub fn step(
 ) -> Result<Report> {
     let mut clock = Clock::new(model.device);
     check(model, reference, samples, o)?;
-    optim.discard()?;
+    optim.discard();
     match accumulate(model, optim, reference, samples, o, &mut clock) {
         Err(e) => {
-            optim.discard()?;
+            optim.discard();
             Err(e)
         }
         Ok((sums, work)) => {
@@ -175,7 +175,7 @@ fn check(model: &Model, reference: Option<&Model>, all: &[Graded], o: &Options) 
 /// Sums gradient and figures over all packs.
 fn accumulate(
     model: &Model,
-    optim: &AdamW,
+    optim: &mut AdamW,
     reference: Option<&Model>,
     samples: &[Graded],
     o: &Options,
@@ -185,7 +185,8 @@ fn accumulate(
     let rows: Vec<&Sequence> = sequences.iter().collect();
     let totals =
         Totals { samples: samples.len(), tokens: samples.iter().map(|s| s.tokens.len()).sum() };
-    let grads = Gradients::new(model, optim.gradient());
+    let flat = optim.gradient()?;
+    let grads = Gradients::new(model, &flat);
     let mut sums: Sums = Tensor::f_zeros([5], (Kind::Float, model.device))?;
     let mut work = Work::default();
     let streamed = reference.is_some_and(|r| r.params.flat.device() != r.device);

@@ -54,7 +54,7 @@ pub(crate) struct Context<'a> {
 impl Context<'_> {
     fn norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let c = &self.model.config;
-        Ok(x.f_rms_norm([c.hidden], Some(weight), c.norm_eps)?)
+        Ok(x.f_internal_fused_rms_norm([c.hidden], Some(weight), c.norm_eps)?.0)
     }
 
     /// The layer's output, nothing kept.

@@ -1,10 +1,10 @@
 //! The language-model engine of KernelZero: opens Llama, Qwen2 and Qwen3 models, samples from
 //! them, fine-tunes them, takes GRPO steps and writes checkpoints, all on libtorch.
 //!
-//! `config`, `files`, `layout`, `params`, `tokenizer` read a model; `model`, `rope`, `cache`,
+//! `config`, `files`, `gguf`, `weights`, `layout`, `params`, `tokenizer` read a model; `model`, `rope`, `cache`,
 //! `decode` compute it; `sampling`, `generate` write answers.
 //!
-//! Training: `batch` packs sequences, `attention`, `linear`, `layer`, `train` go through the layers
+//! Training: `batch` packs sequences, `attention`, `block`, `linear`, `layer`, `train` go through the layers
 //! forward and back, `loss` through the vocabulary, `optim` and `master` update; `lora` trains an
 //! adapter instead; `sft` and `grpo` say what is minimised.
 //!
@@ -12,6 +12,7 @@
 
 pub mod attention;
 pub mod batch;
+mod block;
 pub mod bpe;
 pub mod cache;
 pub mod checkpoint;
@@ -24,12 +25,14 @@ pub mod files;
 mod fill;
 pub mod footprint;
 pub mod generate;
+pub mod gguf;
 pub mod gradients;
 pub mod grpo;
 pub mod layer;
 pub mod layout;
 mod linear;
 pub mod lora;
+pub mod lora_file;
 pub mod loss;
 pub mod master;
 pub mod metrics;
@@ -37,6 +40,7 @@ pub mod model;
 pub mod objective;
 pub mod optim;
 pub mod params;
+pub mod planner;
 pub mod policy;
 pub mod protocol;
 pub mod reply;
@@ -47,6 +51,7 @@ pub mod sft;
 pub mod shapes;
 pub mod tokenizer;
 pub mod train;
+mod weights;
 
 pub use error::{Error, Result};
 pub use policy::{Open, Policy};

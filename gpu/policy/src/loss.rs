@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::footprint::LOGITS;
+use crate::footprint;
 use crate::gradients::Gradients;
 use crate::metrics::Clock;
 use crate::model::Model;
@@ -16,8 +16,10 @@ use crate::train::{self, Tape};
 
 /// Positions whose logits are made at once.
 fn chunk(model: &Model) -> i64 {
-    let elements: i64 = if model.device == Device::Cpu { 1 << 22 } else { LOGITS };
-    (elements / model.config.vocab).max(64)
+    match model.device {
+        Device::Cpu => ((1 << 22) / model.config.vocab).max(64),
+        _ => footprint::rows_at_once(&model.config),
+    }
 }
 
 /// What a chunk of `n` answer tokens looks like to a loss.

@@ -27,6 +27,8 @@ enum Command {
     Generate(commands::generate::Args),
     /// Measure training steps of a model of a given shape with random weights.
     BenchTrain(commands::bench_train::Args),
+    /// Say what a training needs of memory and whether it fits, before it starts.
+    Plan(commands::plan::Args),
     /// Say whether folders hold models that can be loaded: config, tokenizer and every weight.
     Check {
         /// Hugging Face folders.
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::TrainBpe(args) => commands::train_bpe::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
         Command::BenchTrain(args) => commands::bench_train::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
         Command::Check { models } => check(&models),
     };
     match result {

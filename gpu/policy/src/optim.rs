@@ -34,7 +34,8 @@ pub struct AdamW {
     /// Decay of the second moment.
     pub beta2: f64,
     eps: f64,
-    grad: Tensor,
+    /// The summed gradient; only while a step sums it.
+    grad: Option<Tensor>,
 }
 
 impl AdamW {
@@ -48,33 +49,26 @@ impl AdamW {
         }
         let kind = if params.flat.f_kind()? == Kind::Double { Kind::Double } else { Kind::Float };
         let zeros = || Tensor::f_zeros(params.flat.size(), (kind, params.flat.device()));
-        let (m, v, grad) = (zeros()?, zeros()?, zeros()?);
-        Ok(AdamW { m, v, step: 0, beta1: 0.9, beta2: 0.999, eps: 1e-8, grad })
+        let (m, v) = (zeros()?, zeros()?);
+        Ok(AdamW { m, v, step: 0, beta1: 0.9, beta2: 0.999, eps: 1e-8, grad: None })
     }
 
-    /// Bytes of memory.
+    /// Bytes of memory while a step is taken, the gradient included.
     pub fn bytes(&self) -> u64 {
-        (3 * self.grad.numel() * self.grad.kind().elt_size_in_bytes()) as u64
+        (3 * self.m.numel() * self.m.kind().elt_size_in_bytes()) as u64
     }
 
     /// The summed gradient `[total]`, to be added to.
-    pub fn gradient(&self) -> &Tensor {
-        &self.grad
+    pub fn gradient(&mut self) -> Result<Tensor> {
+        if self.grad.is_none() {
+            self.grad = Some(self.m.f_zeros_like()?);
+        }
+        self.grad.as_ref().map(Tensor::shallow_clone).ok_or_else(empty)
     }
 
-    /// Forgets the summed gradient.
-    pub fn discard(&mut self) -> Result<()> {
-        let _ = self.grad.f_zero_()?;
-        Ok(())
-    }
-
-    /// Norm of the summed gradient.
-    fn norm(&self) -> Result<f64> {
-        let total = self.grad.size()[0];
-        let part = |at| self.grad.f_narrow(0, at, CHUNK.min(total - at))?.f_norm();
-        let starts = (0..total).step_by(CHUNK as usize);
-        let parts = starts.map(part).collect::<std::result::Result<Vec<_>, _>>()?;
-        Ok(Tensor::f_stack(&parts, 0)?.f_norm()?.f_double_value(&[])?)
+    /// Forgets the summed gradient and gives its memory back.
+    pub fn discard(&mut self) {
+        self.grad = None;
     }
 
     /// Takes one step with the summed gradient, forgets it, and answers its norm before
@@ -84,16 +78,15 @@ impl AdamW {
     /// A norm that is not finite: then weights and moments are untouched.
     pub fn apply(&mut self, params: &Params, u: &Update) -> Result<f64> {
         let _guard = tch::no_grad_guard();
-        let norm = self.norm()?;
+        let grad = self.grad.take().ok_or_else(empty)?;
+        let norm = norm(&grad)?;
         if !norm.is_finite() {
-            self.discard()?;
             return Err(Error::NotFinite { what: "gradient norm", value: norm, step: self.step });
         }
         let too_long = u.grad_clip > 0.0 && norm > u.grad_clip;
         let scale = if too_long { norm / u.grad_clip } else { 1.0 };
-        let number = |x: f64| {
-            Tensor::f_from_slice(&[x as f32])?.f_squeeze()?.f_to_device(self.grad.device())
-        };
+        let number =
+            |x: f64| Tensor::f_from_slice(&[x as f32])?.f_squeeze()?.f_to_device(grad.device());
         let (scale, count) = (number(scale)?, number((self.step + 1) as f64)?);
         self.step += 1;
         let total = params.flat.size()[0];
@@ -107,16 +100,28 @@ impl AdamW {
             let weight_decay = if decayed { u.weight_decay } else { 0.0 };
             let (beta1, beta2, eps) = (self.beta1, self.beta2, self.eps);
             let adam = Adam { lr: u.lr, beta1, beta2, weight_decay, eps };
-            let (grad, m, v) = (part(&self.grad)?, part(&self.m)?, part(&self.v)?);
+            let (grad, m, v) = (part(&grad)?, part(&self.m)?, part(&self.v)?);
             dispatch::adamw([&whole, &grad, &m, &v], &count, &scale, &adam)?;
             if params.low.is_some() {
                 params.write_master(at, &whole)?;
             }
             at += n;
         }
-        self.discard()?;
         Ok(norm)
     }
+}
+
+/// Norm of a gradient of any length.
+fn norm(grad: &Tensor) -> Result<f64> {
+    let total = grad.size()[0];
+    let part = |at| grad.f_narrow(0, at, CHUNK.min(total - at))?.f_norm();
+    let starts = (0..total).step_by(CHUNK as usize);
+    let parts = starts.map(part).collect::<std::result::Result<Vec<_>, _>>()?;
+    Ok(Tensor::f_stack(&parts, 0)?.f_norm()?.f_double_value(&[])?)
+}
+
+fn empty() -> Error {
+    Error::Request("no gradient was summed for this step".into())
 }
 
 /// How the learning rate moves over a training.

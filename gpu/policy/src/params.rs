@@ -12,10 +12,11 @@ use tch::{Device, Kind, Tensor};
 
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
-use crate::files::{self, Stored};
+use crate::files::Stored;
 use crate::fill::Fill;
 pub use crate::layout::{Part, Spec, layout};
 use crate::master;
+use crate::weights::Weights;
 
 /// The weights: what the model computes with, and what more is needed to train them.
 pub struct Params {
@@ -57,7 +58,7 @@ impl Params {
         Ok(Params { specs, views, flat, low, trainable, decayed })
     }
 
-    /// Reads the weights of the folder `dir`.
+    /// Reads the weights of the folder or GGUF file `dir`.
     ///
     /// # Errors
     /// Before anything is allocated: every tensor that is missing, unknown or misshapen. After
@@ -71,19 +72,17 @@ impl Params {
     ) -> Result<Self> {
         let specs = layout(c);
         let fill = Fill::new(&specs);
-        let files = files::weight_files(dir)?;
+        let weights = Weights::open(dir)?;
         let known = |name: &str| {
             let tied_head = c.tied && name == "lm_head.weight";
             !tied_head && !name.ends_with("rotary_emb.inv_freq")
         };
-        fill.check(dir, &files, known)?;
+        fill.check(dir, weights.shapes()?.into_iter().filter(|(name, _)| known(name)))?;
         let p = Self::empty(specs, kind, device, trainable)?;
-        for file in &files {
-            files::visit(file, |name, tensor| match known(name) {
-                true => fill.copy(file, name, &tensor, |at, values| p.write_master(at, values)),
-                false => Ok(()),
-            })?;
-        }
+        weights.visit(c, |file, name, tensor| match known(name) {
+            true => fill.copy(file, name, &tensor, |at, values| p.write_master(at, values)),
+            false => Ok(()),
+        })?;
         Ok(p)
     }
 

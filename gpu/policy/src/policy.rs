@@ -38,7 +38,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Opens the Hugging Face folder `dir`, all of it or nothing.
+    /// Opens the Hugging Face folder or GGUF file `dir`, all of it or nothing.
     ///
     /// # Errors
     /// See [`Error`]: every missing, damaged or mismatched part has a name.

@@ -69,7 +69,7 @@ impl Turn {
 }
 
 /// One angular frequency per pair, stretched as Llama 3 does if the config asks for it.
-fn frequencies(c: &ModelConfig) -> Vec<f32> {
+pub(crate) fn frequencies(c: &ModelConfig) -> Vec<f32> {
     let pairs = (0..c.head_dim / 2).map(|i| 2.0 * i as f64 / c.head_dim as f64);
     let plain = pairs.map(|e| 1.0 / c.rope_theta.powf(e));
     let Some(s) = c.rope_scaling else { return plain.map(|f| f as f32).collect() };

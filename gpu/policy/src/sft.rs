@@ -209,14 +209,14 @@ pub fn train(
 
 fn settle(model: &mut Model, optim: &mut AdamW, loss: f64, update: &Update) -> Result<f64> {
     if !loss.is_finite() {
-        optim.discard()?;
+        optim.discard();
         return Err(Error::NotFinite { what: "loss", value: loss, step: optim.step });
     }
     optim.apply(model.trained(), update)
 }
 
 /// Sums the gradient of one update; answers the mean loss and the tokens read.
-fn one(model: &Model, optim: &AdamW, feed: &mut Feed, o: &Options) -> Result<(f64, usize)> {
+fn one(model: &Model, optim: &mut AdamW, feed: &mut Feed, o: &Options) -> Result<(f64, usize)> {
     let mut batches = Vec::new();
     let mut read = 0;
     while batches.is_empty() || read + o.micro_tokens <= o.batch_tokens {
@@ -228,7 +228,8 @@ fn one(model: &Model, optim: &AdamW, feed: &mut Feed, o: &Options) -> Result<(f6
     }
     let answers: usize = batches.iter().map(|b| b.tokens).sum();
     let mut sum = Tensor::f_zeros([], (model.sum_kind(), model.device))?;
-    let (grads, mut clock) = (Gradients::new(model, optim.gradient()), Clock::new(model.device));
+    let flat = optim.gradient()?;
+    let (grads, mut clock) = (Gradients::new(model, &flat), Clock::new(model.device));
     for (i, batch) in batches.iter().enumerate() {
         let pass = Pass::new(model, batch, 1.0, o.memory, optim.step << 32 | i as u64)?;
         pass.backward(&grads, &mut clock, |s| {

@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::footprint;
 use crate::gradients::{Gradients, add_rows, vjp};
 use crate::layer::{Context, Keep, Saved};
 use crate::model::Model;
@@ -15,15 +16,13 @@ pub(crate) struct Tape {
     picked: Tensor,
 }
 
-/// Bytes that the backward pass of `tokens` packed tokens may keep of each layer, and how many
-/// layers keep how much so that all together stay within `budget` bytes.
+/// How much each layer keeps of `tokens` packed tokens, so that all together stay within `budget`
+/// bytes if that is possible at all.
 pub fn keep(model: &Model, tokens: i64, budget: u64) -> Vec<Keep> {
     let layers = model.config.layers as usize;
-    let [input, attention, all] = crate::footprint::kept(&model.config, model.kind, tokens);
-    let spare = budget.saturating_sub(input * layers as u64);
-    let middle = ((spare / attention) as usize).min(layers);
-    let spare = spare - attention * middle as u64;
-    let whole = if middle < layers { 0 } else { ((spare / all) as usize).min(layers) };
+    let bytes = footprint::kept(&model.config, model.kind, tokens);
+    let spare = budget.saturating_sub(bytes[0] * layers as u64);
+    let [middle, whole] = footprint::layers_kept(bytes, layers, spare);
     // The last layers keep most: theirs is used and freed first.
     (0..layers)
         .map(|l| match layers - 1 - l {
@@ -35,7 +34,8 @@ pub fn keep(model: &Model, tokens: i64, budget: u64) -> Vec<Keep> {
 }
 
 fn last_norm(model: &Model, x: &Tensor) -> Result<Tensor> {
-    Ok(x.f_rms_norm([model.config.hidden], Some(&model.norm), model.config.norm_eps)?)
+    let c = &model.config;
+    Ok(x.f_internal_fused_rms_norm([c.hidden], Some(&model.norm), c.norm_eps)?.0)
 }
 
 /// Refuses a model whose matrices are not those that would be trained.

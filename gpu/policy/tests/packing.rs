@@ -190,3 +190,78 @@ fn every_variant_of_grpo_has_the_loss_and_the_gradient_of_the_book() {
         }
     }
 }
+
+/// The same gradients on a GPU: float32 by rectangles, bfloat16 by the kernel for packed tokens.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_gpu_agrees_with_a_cpu() {
+    let sizes = |architecture| ModelConfig {
+        architecture,
+        vocab: 1000,
+        hidden: 256,
+        ffn: 512,
+        heads: 8,
+        kv_heads: 2,
+        head_dim: 64,
+        context: 512,
+        ..common::tiny()
+    };
+    let answer =
+        |seed: u32, n: u32| (0..n).map(|i| (i * 37 + seed * 101) % 1000).collect::<Vec<_>>();
+    let one = |prompt: &[u32], a: Vec<u32>| Sequence {
+        tokens: [prompt, &a].concat(),
+        prompt: prompt.len(),
+    };
+    let (p, q) = (answer(1, 130), answer(2, 57));
+    let all = [
+        one(&p, answer(3, 190)),
+        one(&q, answer(4, 33)),
+        one(&p, answer(5, 1)),
+        one(&p, answer(6, 77)),
+        one(&answer(7, 3), answer(8, 300)),
+        one(&q, answer(9, 250)),
+    ];
+    let rows: Vec<&Sequence> = all.iter().collect();
+    for architecture in [Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3] {
+        let c = sizes(architecture);
+        let cpu = Params::random(&c, 3, Kind::Float, Device::Cpu).unwrap();
+        let cpu = Model::new(c.clone(), cpu).unwrap();
+        let wanted = common::packed_gradient(&cpu, &rows, u64::MAX);
+        for (kind, tolerance) in [(Kind::Float, 1e-3), (Kind::BFloat16, 6e-2)] {
+            let params = Params::random(&c, 3, kind, Device::Cuda(0)).unwrap();
+            let gpu = Model::new(c.clone(), params).unwrap();
+            for memory in [u64::MAX, 0] {
+                let found = common::packed_gradient(&gpu, &rows, memory).to_device(Device::Cpu);
+                let difference = common::relative(&found, &wanted);
+                let norms = (found.norm() / wanted.norm()).double_value(&[]);
+                println!("{architecture:?} {kind:?}: differ by {difference:.2e}, norms by {norms}");
+                assert!(difference < tolerance, "{architecture:?} {kind:?}: {difference}");
+            }
+        }
+    }
+}
+
+/// An update of a bfloat16 model on a GPU moves its float32 master as a CPU's does.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_gpu_updates_as_a_cpu() {
+    let update = Update { lr: 1e-3, weight_decay: 0.1, grad_clip: 1.0 };
+    let after = |device: Device| {
+        let params = Params::random(&common::tiny(), 3, Kind::BFloat16, device).unwrap();
+        let mut optim = AdamW::new(&params).unwrap();
+        let numbers = Tensor::arange(params.flat.size()[0], (Kind::Float, Device::Cpu)) * 0.37;
+        optim.gradient().unwrap().copy_(&numbers.sin());
+        let norms: Vec<f64> = (0..3)
+            .map(|_| {
+                optim.gradient().unwrap().copy_(&numbers.sin());
+                optim.apply(&params, &update).unwrap()
+            })
+            .collect();
+        let all = params.read_master(0, params.flat.size()[0]).unwrap();
+        (all.to_device(Device::Cpu), norms)
+    };
+    let ((cpu, norms), (gpu, same)) = (after(Device::Cpu), after(Device::Cuda(0)));
+    let difference = common::relative(&gpu, &cpu);
+    assert!(difference < 1e-6, "{difference}");
+    assert!(norms.iter().zip(&same).all(|(a, b)| (a / b - 1.0).abs() < 1e-5), "{norms:?} {same:?}");
+}

@@ -79,7 +79,8 @@ pub fn run(args: &Args) -> Result<()> {
             clock.lap("pack");
             let pass = Pass::new(&model, &batch, 1.0, memory, 0)?;
             clock.lap("forward");
-            let grads = Gradients::new(&model, optim.gradient());
+            let flat = optim.gradient()?;
+            let grads = Gradients::new(&model, &flat);
             let mut sum = tch::Tensor::f_zeros([], (model.sum_kind(), model.device))?;
             let share = -1.0 / (batch.tokens * args.packs) as f64;
             pass.backward(&grads, &mut clock, |s| {

@@ -2,5 +2,6 @@
 
 pub mod bench_train;
 pub mod generate;
+pub mod plan;
 pub mod sft;
 pub mod train_bpe;

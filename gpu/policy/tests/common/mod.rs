@@ -89,6 +89,5 @@ pub fn packed_gradient(model: &Model, sequences: &[&Sequence], memory: u64) -> T
     let mut clock = Clock::new(model.device);
     let pass = Pass::new(model, &batch, 1.0, memory, 7).unwrap();
     pass.backward(&grads, &mut clock, |s| Ok(Loss::from(s.chosen.sum(kind)))).unwrap();
-    drop(grads);
     flat
 }

@@ -9,6 +9,7 @@ use tch::{Kind, Tensor};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::fill::Fill;
+use crate::lora_file;
 use crate::optim::AdamW;
 use crate::params::Params;
 use crate::policy::Policy;
@@ -24,13 +25,27 @@ struct State {
     beta2: f64,
 }
 
-/// Writes `policy` into the folder `dir` (made if absent) as Hugging Face files, and the
+/// Writes `policy` into the folder `dir`; of a model with an adapter, the adapter alone, as PEFT
+/// stores it.
+///
+/// # Errors
+/// As [`save_model`].
+pub fn save(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> Result<()> {
+    let Some(adapter) = &policy.model.adapter else { return save_model(policy, optim, dir, kind) };
+    std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+    if let Some(optim) = optim {
+        save_optimizer(&adapter.params, optim, &dir.join(OPTIMIZER_FILE), kind != Kind::Float)?;
+    }
+    lora_file::save(adapter, dir, kind)
+}
+
+/// Writes the model's weights (with a merged adapter in them) into the folder `dir` (made if absent) as Hugging Face files, and the
 /// optimizer beside it. Weights are stored as `kind`; where that is not float32, the float32
 /// master goes into the optimizer's file.
 ///
 /// # Errors
 /// The system's, with the file. Each file is written whole or not at all, the weights last.
-pub fn save(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> Result<()> {
+pub fn save_model(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
     let params = &policy.model.params;
     let mut config = policy.model.config.to_json();

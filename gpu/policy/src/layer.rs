@@ -94,7 +94,7 @@ impl Context<'_> {
         let [q, k, v] = qkv;
         let (q, k, v) = (q?, k?, v?);
         let attended = attention::forward(&q, &k, &v, self.spans)?;
-        let out = attended.out.f_view([tokens, c.heads * c.head_dim])?;
+        let out = attended.out.f_reshape([tokens, c.heads * c.head_dim])?;
         let x = model.project(l, layer, Proj::Out, &out)?.f_add_(x)?;
         Ok(Mid { qkv: [q, k, v], raw, attended, x })
     }
@@ -172,7 +172,7 @@ impl Context<'_> {
     ) -> Result<Tensor> {
         let (model, c) = (self.model, &self.model.config);
         let tokens = x.size()[0];
-        let out = mid.attended.out.f_view([tokens, c.heads * c.head_dim])?;
+        let out = mid.attended.out.f_reshape([tokens, c.heads * c.head_dim])?;
         let d_out = model.project_back(l, layer, Proj::Out, [&out, &dx], grads)?;
         let d_out = d_out.f_view([tokens, c.heads, c.head_dim])?;
         let [q, k, v] = &mid.qkv;

@@ -49,6 +49,7 @@ pub mod sampling;
 pub mod serve;
 pub mod sft;
 pub mod shapes;
+mod slot;
 pub mod tokenizer;
 pub mod train;
 mod weights;

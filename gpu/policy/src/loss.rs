@@ -177,8 +177,12 @@ impl<'a> Pass<'a> {
             let found = loss(&Scores { chosen: &leaf, ..*scores })?;
             let by_chosen = Tensor::f_run_backward(&[found.value], &[leaf], false, false)?;
             let _guard = tch::no_grad_guard();
-            let by_logits = by_logits(scores, &by_chosen[0], found.by_entropy.as_ref())?;
-            let by_logits = by_logits.f_div_scalar(self.temperature)?.f_to_kind(model.kind)?;
+            let mut wide = by_logits(scores, &by_chosen[0], found.by_entropy.as_ref())?;
+            if self.temperature != 1.0 {
+                let _ = wide.f_div_scalar_(self.temperature)?;
+            }
+            let by_logits = wide.f_to_kind(model.kind)?;
+            drop(wide);
             let count = part.size()[0];
             let _ = by_logits.f_mm_out(&by_hidden.f_narrow(0, scores.start, count)?, &weight)?;
             match &grads.base {

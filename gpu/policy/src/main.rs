@@ -20,11 +20,13 @@ enum Command {
     /// Answer JSON lines from stdin on stdout until stdin closes.
     Serve,
     /// Train on prompts and completions.
-    Sft(commands::sft::Args),
+    Sft(Box<commands::sft::Args>),
     /// Learn a tokenizer from the texts of a training file.
     TrainBpe(commands::train_bpe::Args),
     /// Sample answers to the prompts of a file.
     Generate(commands::generate::Args),
+    /// Write a model with an adapter merged into its weights.
+    Merge(commands::merge::Args),
     /// Measure training steps of a model of a given shape with random weights.
     BenchTrain(commands::bench_train::Args),
     /// Say what a training needs of memory and whether it fits, before it starts.
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Sft(args) => commands::sft::run(&args),
         Command::TrainBpe(args) => commands::train_bpe::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::Merge(args) => commands::merge::run(&args),
         Command::BenchTrain(args) => commands::bench_train::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
         Command::Check { models } => check(&models),

@@ -53,8 +53,7 @@ impl Params {
             true => Some(Tensor::f_zeros([total], (Kind::Int16, device))?),
             false => None,
         };
-        let cut = |s: &Spec| flat.f_narrow(0, s.offset, s.numel())?.f_view(&s.shape[..]);
-        let views = specs.iter().map(cut).collect::<std::result::Result<_, _>>()?;
+        let views = cut(&specs, &flat)?;
         Ok(Params { specs, views, flat, low, trainable, decayed })
     }
 
@@ -109,6 +108,14 @@ impl Params {
         Ok(p)
     }
 
+    /// The same weights in the host's pinned memory, from where `device` can fetch them fast.
+    pub fn pinned(self, device: Device) -> Result<Self> {
+        let flat =
+            if device == Device::Cpu { self.flat } else { self.flat.f_pin_memory(device)? };
+        let views = cut(&self.specs, &flat)?;
+        Ok(Params { flat, views, low: None, trainable: false, ..self })
+    }
+
     /// Bytes of memory.
     pub fn bytes(&self) -> u64 {
         let flat = self.flat.numel() * self.flat.kind().elt_size_in_bytes();
@@ -155,6 +162,11 @@ impl Params {
         };
         places.map(one).collect()
     }
+}
+
+fn cut(specs: &[Spec], flat: &Tensor) -> Result<Vec<Tensor>> {
+    let one = |s: &Spec| Ok(flat.f_narrow(0, s.offset, s.numel())?.f_view(&s.shape[..])?);
+    specs.iter().map(one).collect()
 }
 
 /// The numbers that a parameter starts with, float32 `[n]`.

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -15,17 +14,12 @@ use crate::error::{Error, Result};
 use crate::footprint;
 use crate::generate::{self, Limits, Prompt};
 use crate::grpo;
-use crate::optim::{AdamW, Update};
-use crate::policy::{self, Open, Policy};
+use crate::optim::Update;
+use crate::policy::{self, Policy};
 use crate::protocol::{Ask, Generate, Grpo, Request};
-use crate::reply::{Answer, Answers, Body, Outcome, Reply, SlotInfo, finish_word};
+use crate::reply::{Answer, Answers, Body, Outcome, Reply, finish_word};
 use crate::sampling::Sampling;
-
-/// A model in memory.
-struct Slot {
-    policy: Policy,
-    optim: Option<AdamW>,
-}
+use crate::slot::Slot;
 
 /// All models in memory, by slot.
 #[derive(Default)]
@@ -68,12 +62,10 @@ impl Server {
 
     fn handle(&mut self, request: Request) -> Result<Body> {
         match request {
-            Request::Load { slot, dir, optimizer, device, trainable, dtype } => {
-                let kind = dtype.as_deref().map(policy::kind).transpose()?;
-                let open = Open { device: policy::device(&device)?, kind, trainable };
-                let loaded = load(&dir, optimizer.as_deref(), open)?;
-                let info = describe(&slot, &loaded)?;
-                self.slots.insert(slot, loaded);
+            Request::Load(load) => {
+                let loaded = Slot::load(&load)?;
+                let info = loaded.describe(&load.slot)?;
+                self.slots.insert(load.slot, loaded);
                 Ok(Body::Loaded(info))
             }
             Request::Unload { slot } => {
@@ -81,7 +73,10 @@ impl Server {
                 gone.map(|_| Body::Done {}).ok_or(empty(&slot))
             }
             Request::Generate(g) => {
-                let slot = self.slots.get(&g.slot).ok_or_else(|| empty(&g.slot))?;
+                let slot = self.slots.get_mut(&g.slot).ok_or_else(|| empty(&g.slot))?;
+                if slot.policy.model.adapter.is_some() {
+                    slot.policy.model.merge()?;
+                }
                 answers(&slot.policy, g)
             }
             Request::Grpo(g) => self.train(g),
@@ -104,7 +99,7 @@ impl Server {
     }
 
     fn info(&self) -> Result<Body> {
-        let slots = self.slots.iter().map(|(n, s)| describe(n, s)).collect::<Result<_>>()?;
+        let slots = self.slots.iter().map(|(n, s)| s.describe(n)).collect::<Result<_>>()?;
         let cuda_devices = if Cuda::is_available() { Cuda::device_count() } else { 0 };
         let version = env!("CARGO_PKG_VERSION");
         Ok(Body::Info { version, cuda_devices, threads: tch::get_num_threads(), slots })
@@ -122,13 +117,12 @@ impl Server {
     fn spare(&self, slot: &Slot, tokens: usize) -> Result<u64> {
         let here = slot.policy.model.device;
         let others = self.slots.values().filter(|s| s.policy.model.params.flat.device() == here);
-        let held =
-            |s: &Slot| s.policy.model.params.bytes() + s.optim.as_ref().map_or(0, AdamW::bytes);
-        let resident = others.map(held).sum::<u64>() + held(slot);
+        let resident = others.map(Slot::bytes).sum::<u64>() + slot.bytes();
         footprint::spare(&slot.policy.model, tokens, resident)
     }
 
     fn train_slot(&self, slot: &mut Slot, g: &Grpo) -> Result<Body> {
+        slot.policy.model.unmerge()?;
         let memory = self.spare(slot, g.micro_tokens)?;
         let optim = slot.optim.as_mut().ok_or_else(|| frozen(&g.slot))?;
         let reference = match &g.reference_slot {
@@ -161,41 +155,6 @@ fn empty(slot: &str) -> Error {
 
 fn frozen(slot: &str) -> Error {
     Error::Slot { slot: slot.into(), problem: "was not loaded with `trainable`" }
-}
-
-fn load(dir: &Path, optimizer: Option<&Path>, open: Open) -> Result<Slot> {
-    if optimizer.is_some() && !open.trainable {
-        return Err(Error::Request("`optimizer` needs `trainable`".into()));
-    }
-    let policy = Policy::open(dir, open)?;
-    let optim = match optimizer {
-        Some(path) => Some(checkpoint::load_optimizer(&policy.model.params, path)?),
-        None if open.trainable => Some(AdamW::new(&policy.model.params)?),
-        None => None,
-    };
-    Ok(Slot { policy, optim })
-}
-
-fn describe(name: &str, slot: &Slot) -> Result<SlotInfo> {
-    let model = &slot.policy.model;
-    Ok(SlotInfo {
-        slot: name.into(),
-        architecture: format!("{:?}", model.config.architecture),
-        parameters: model.config.parameters(),
-        context: model.config.context,
-        vocab: model.config.vocab,
-        device: match model.device {
-            tch::Device::Cuda(n) => format!("cuda:{n}"),
-            _ => "cpu".into(),
-        },
-        dtype: match model.kind {
-            Kind::Float => "f32".into(),
-            Kind::BFloat16 => "bf16".into(),
-            other => format!("{other:?}").to_lowercase(),
-        },
-        trainable: slot.optim.is_some(),
-        step: slot.optim.as_ref().map_or(0, |o| o.step),
-    })
 }
 
 fn prompt(policy: &Policy, ask: Ask) -> Result<Prompt> {

@@ -89,7 +89,7 @@ fn gradients_are_those_of_the_merged_weights() {
             plain.params.specs.iter().flat_map(|s| s.places()).zip(&merged)
         {
             let n = shape.iter().product();
-            sum = sum + (by_weights.narrow(0, at, n).view(&shape[..]) * w).sum(Kind::Double);
+            sum += (by_weights.narrow(0, at, n).view(&shape[..]) * w).sum(Kind::Double);
         }
         let wanted = Tensor::run_backward(&[sum], &leaves, false, false);
         let adapter = &m.adapter.as_ref().unwrap().params;

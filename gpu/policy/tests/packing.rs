@@ -241,6 +241,25 @@ fn a_gpu_agrees_with_a_cpu() {
     }
 }
 
+/// A reference whose layers come from the host's memory scores as one on the GPU does.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_hosted_reference_scores_the_same() {
+    let (c, gpu) = (common::tiny(), Device::Cuda(0));
+    let all = sequences();
+    let rows: Vec<&Sequence> = all.iter().collect();
+    let pack = || policy::batch::Batch::new(&rows, gpu).unwrap();
+    let batches = [pack(), pack(), pack()];
+    let here = Params::random(&c, 3, Kind::BFloat16, gpu).unwrap();
+    let there = Params::random(&c, 3, Kind::BFloat16, Device::Cpu).unwrap();
+    let there = Model::on(c.clone(), there.pinned(gpu).unwrap(), gpu).unwrap();
+    let here = Model::new(c, here).unwrap();
+    let scores = |m: &Model| policy::loss::logprobs_all(m, &batches, 0.7).unwrap();
+    for (a, b) in scores(&here).iter().zip(scores(&there)) {
+        assert!(a.equal(&b));
+    }
+}
+
 /// An update of a bfloat16 model on a GPU moves its float32 master as a CPU's does.
 #[test]
 #[ignore = "needs a GPU"]

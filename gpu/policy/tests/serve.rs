@@ -48,8 +48,8 @@ impl Engine {
     }
 }
 
-#[test]
-fn a_session() {
+/// A tiny model in a folder.
+fn model() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let tokenizer = dir.path().join("tokenizer");
     policy::bpe::train(["a b".to_owned()].into_iter(), 260, &tokenizer).unwrap();
@@ -58,6 +58,12 @@ fn a_session() {
     let policy = Policy::random(&tokenizer, shape, 1, open).unwrap();
     let model = dir.path().join("model");
     checkpoint::save(&policy, None, &model, Kind::Float).unwrap();
+    (dir, model)
+}
+
+#[test]
+fn a_session() {
+    let (dir, model) = model();
 
     let mut e = Engine::start();
     assert_eq!(e.ok(json!({"op": "ping", "id": 7}))["id"], 7);
@@ -106,4 +112,42 @@ fn a_session() {
 
     drop(e.input.take());
     assert!(e.child.wait().unwrap().success());
+}
+
+#[test]
+fn an_adapter_is_trained_sampled_saved_and_loaded() {
+    let (dir, model) = model();
+    let mut e = Engine::start();
+    let samples = json!([
+        {"prompt_tokens": [5, 9], "tokens": [7, 8, 3], "logprobs": [-4.0, -4.0, -4.0], "advantage": 1.0},
+        {"prompt_tokens": [5, 9], "tokens": [20, 3], "logprobs": [-4.0, -4.0], "advantage": -1.0},
+    ]);
+    // An adapter beside frozen weights, its base the reference; sampling merges it, training unmerges.
+    let lora = json!({"r": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]});
+    let with = json!({"op": "load", "slot": "l", "dir": model, "trainable": true, "lora": lora});
+    assert_eq!(e.ok(with)["trainable"], true);
+    let train = json!({"op": "grpo", "slot": "l", "samples": samples, "lr": 1e-2, "kl": 0.1});
+    assert!(e.ok(train.clone())["kl"].as_f64().unwrap() < 1e-6, "B is zero");
+    let ask = json!({"op": "generate", "slot": "l", "prompts": [{"text": "hi", "seeds": [1]}],
+        "temperature": 1.0, "max_new_tokens": 8});
+    let first = e.ok(ask.clone());
+    assert!(e.ok(train)["kl"].as_f64().unwrap() > 1e-9);
+    let second = e.ok(ask.clone());
+    assert_ne!(
+        first["prompts"][0]["samples"][0]["logprobs"],
+        second["prompts"][0]["samples"][0]["logprobs"]
+    );
+    let adapter = dir.path().join("adapter");
+    e.ok(json!({"op": "save", "slot": "l", "dir": adapter, "optimizer": true}));
+    e.ok(json!({"op": "load", "slot": "m", "dir": model, "adapter": adapter, "trainable": true,
+        "optimizer": adapter.join(checkpoint::OPTIMIZER_FILE)}));
+    let mut again = ask;
+    again["slot"] = "m".into();
+    assert_eq!(e.ok(again)["prompts"], second["prompts"]);
+    assert_eq!(
+        e.error(json!({"op": "load", "slot": "x", "dir": model, "hosted": true, "lora": lora,
+        "trainable": true})),
+        "request"
+    );
+    e.ok(json!({"op": "load", "slot": "h", "dir": model, "hosted": true}));
 }

@@ -1,9 +1,11 @@
 //! GGUF files (version 2 and 3): llama.cpp's one-file format, read where it lies.
 //!
-//! `mod` is the container, `blocks` the quantised numbers, `model` what its keys and names mean.
+//! `mod` is the container, `blocks` the quantised numbers, `model` what its keys and
+//! names mean, `tokenizer` how it reads text.
 
 mod blocks;
 mod model;
+mod tokenizer;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -137,6 +137,17 @@ fn an_adapter_is_trained_sampled_saved_and_loaded() {
         first["prompts"][0]["samples"][0]["logprobs"],
         second["prompts"][0]["samples"][0]["logprobs"]
     );
+    // The variants by their names on the wire.
+    let mut variant = json!({"op": "grpo", "slot": "l", "samples": samples, "lr": 0.0, "kl": 0.1,
+        "ratio": "sequence", "aggregate": {"sample-sum": 20.0}, "clip_high": 0.3, "penalty": "k2",
+        "importance_cap": 2.0, "entropy": 0.01});
+    let report = e.ok(variant.clone());
+    assert!(report["tokens_per_second"].as_f64().unwrap() > 0.0 && report["memory"].is_u64());
+    assert!(report["parts"]["backward"].is_f64() && report["mfu"].is_null(), "{report}");
+    variant["aggregate"] = "token-mean".into();
+    e.ok(variant.clone());
+    variant["clip_high"] = (-1.0).into();
+    assert_eq!(e.error(variant), "request");
     let adapter = dir.path().join("adapter");
     e.ok(json!({"op": "save", "slot": "l", "dir": adapter, "optimizer": true}));
     e.ok(json!({"op": "load", "slot": "m", "dir": model, "adapter": adapter, "trainable": true,

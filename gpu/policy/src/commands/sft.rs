@@ -112,8 +112,10 @@ impl LoraArgs {
     fn settings(&self) -> Result<Option<Lora>> {
         let Some(r) = self.lora_r else { return Ok(None) };
         let one = |word: &String| {
-            let known =
-                || Error::Request(format!("target `{word}`: known are {TARGETS:?}, as q_proj"));
+            let known = || {
+                let names = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj";
+                Error::Request(format!("target `{word}`: known are {names}"))
+            };
             serde_json::from_value::<Target>(word.as_str().into()).map_err(|_| known())
         };
         let targets = match self.lora_targets.is_empty() {

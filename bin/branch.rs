@@ -14,6 +14,7 @@ use events::state::{Checkpoint, OpenStep, RunState};
 use store::{BlobDir, FileLog, Home, OpenMode};
 
 use crate::exit::Usage;
+use crate::kept;
 use crate::runs::{home_to_read, new_run_id, pick};
 
 /// A key of the config and its new value; none takes away a setting that need not be there.
@@ -72,7 +73,7 @@ impl At {
     /// `step:N` with its policy; an error where both took so many steps, or neither.
     fn named(self, log: &FileLog) -> Result<Self> {
         let Self::OnlyStep(step) = self else { return Ok(self) };
-        let end = actors::bus::fold(log)?;
+        let end = kept::state_of(log)?;
         let took = |role: &Role| end.version(*role).steps >= step;
         match [Role::Proposer, Role::Coder].into_iter().filter(took).collect::<Vec<_>>()[..] {
             [role] => Ok(Self::Step(role, step)),
@@ -115,26 +116,18 @@ pub fn fork(
     let parent = pick(&home, named)?;
     let log = home.open_run(parent, OpenMode::ReadOnly)?;
     let at = at.named(&log)?;
-    let mut found: Option<(Seq, Digest)> = None;
-    log.scan(Seq(1), |recorded, hash| {
-        if at.is_before(&recorded.event) {
-            found = Some((Seq(recorded.seq.0 - 1), recorded.previous));
-        } else if at.is_after(recorded.seq, &recorded.event) {
-            found = Some((recorded.seq, hash));
-        }
-        if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    let (seq, parent_head) = found.ok_or_else(|| {
+    let (state, parent_head) = left(&log, at)?.ok_or_else(|| {
         let last = log.head().0;
         Usage(format!("run {parent} has no {at}; its last event is {last}: see `kernelzero log`"))
     })?;
-    let state = check(&log, seq, changes)?;
+    let seq = state.last;
+    check(&state, changes)?;
     let blobs = home.blobs()?;
     let dropped = gone(&log, &state, &blobs)?;
     drop(log);
     let run = new_run_id()?;
     let log: Arc<dyn Log> = Arc::new(home.fork_run(parent, seq, run)?);
-    let bus = Bus::open(log, Arc::new(blobs))?;
+    let bus = Bus::at(state, log, Arc::new(blobs));
     let forked = Event::RunForked { run, parent, parent_head, reason };
     let events = std::iter::once(forked)
         .chain(dropped)
@@ -149,7 +142,7 @@ pub fn fork(
 pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<Vec<Event>> {
     let log = home.open_run(run, OpenMode::Own)?;
     let last = log.head().0;
-    let before = actors::bus::fold(&log)?;
+    let before = kept::state_of(&log)?;
     let mut state = before.clone();
     let mut events = Vec::new();
     for (seq, change) in (last.0 + 1..).zip(changes) {
@@ -175,15 +168,24 @@ pub fn event((key, value): &Change) -> Event {
 }
 
 /// What a branch at `state` drops, since the run that it left has dropped it meanwhile and it was
-/// collected. Fails if the weights in use are among it.
+/// collected. Fails if the weights in use are among it, or if something is gone that was never dropped.
 fn gone(log: &FileLog, state: &RunState, blobs: &BlobDir) -> Result<Vec<Event>> {
     let lacks = |checkpoint: &&Checkpoint| {
         checkpoint.files.iter().any(|(_, blob)| !Blobs::has(blobs, *blob))
     };
     let lacking: Vec<&Checkpoint> = state.checkpoints.values().filter(lacks).collect();
+    if lacking.is_empty() {
+        return Ok(Vec::new());
+    }
+    let now = kept::state_of(log)?;
+    let kept = |c: &&Checkpoint| now.checkpoints.contains_key(&c.policy);
+    for (_, blob) in lacking.iter().filter(|c| kept(c)).flat_map(|c| &c.files) {
+        if !Blobs::has(blobs, *blob) {
+            Blobs::get(blobs, *blob)?;
+        }
+    }
     let in_use = |c: &&&Checkpoint| c.policy.steps >= state.version(c.policy.role).steps;
     if let Some(lost) = lacking.iter().find(in_use) {
-        let now = actors::bus::fold(log)?;
         let kept: Vec<String> = now.checkpoints.keys().map(|policy| policy.to_string()).collect();
         let text = format!(
             "the weights of {} are in use there and were dropped (trainer.keep-last); branch at \
@@ -198,25 +200,36 @@ fn gone(log: &FileLog, state: &RunState, blobs: &BlobDir) -> Result<Vec<Event>> 
     Ok(lacking.into_iter().map(drop).collect())
 }
 
-/// The fold up to `at`. Fails before anything is made if a change cannot be made there.
-fn check(log: &FileLog, at: Seq, changes: &[Event]) -> Result<RunState> {
+/// The fold up to where a branch leaves, and the hash of the last record there; `None` if there is no
+/// such place.
+fn left(log: &FileLog, at: At) -> Result<Option<(RunState, Digest)>> {
     let mut state = RunState::default();
-    let mut broken = None;
-    log.scan(Seq(1), |recorded, _| {
-        broken = state.apply(recorded.seq, &recorded.event).err();
-        if broken.is_some() || recorded.seq == at {
+    let (mut head, mut broken) = (None, None);
+    log.scan_owned(Seq(1), |recorded, hash| {
+        if at.is_before(&recorded.event) {
+            head = Some(recorded.previous);
             return ControlFlow::Break(());
         }
-        ControlFlow::Continue(())
+        head = at.is_after(recorded.seq, &recorded.event).then_some(hash);
+        broken = state.apply_owned(recorded.seq, recorded.event).err();
+        match (&broken, head) {
+            (None, None) => ControlFlow::Continue(()),
+            (Some(_), _) | (_, Some(_)) => ControlFlow::Break(()),
+        }
     })?;
-    if let Some(illegal) = broken {
-        return Err(illegal.into());
+    match broken {
+        Some(illegal) => Err(illegal.into()),
+        None => Ok(head.map(|head| (state, head))),
     }
+}
+
+/// Fails if a change cannot be made at `state`: before anything is made.
+fn check(state: &RunState, changes: &[Event]) -> Result<()> {
     let mut changed = state.clone();
-    for (seq, change) in (at.0 + 1..).zip(changes) {
+    for (seq, change) in (state.last.0 + 1..).zip(changes) {
         changed.apply(Seq(seq), change).map_err(|illegal| Usage(illegal.why))?;
     }
-    Ok(state)
+    Ok(())
 }
 
 /// `KEY=VALUE`, or `KEY=` to take a setting away that need not be there.

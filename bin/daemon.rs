@@ -73,6 +73,7 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     }
     let blobs: Arc<dyn Blobs> = Arc::new(home.blobs()?);
     let state = kept::state_of(&log)?;
+    require_blobs(&state, blobs.as_ref())?;
     kept::keep(&log, &state);
     let bus = Arc::new(Bus::at(state, log.clone(), blobs.clone()));
     let run_dir = home.run_dir(id);
@@ -140,7 +141,6 @@ fn open(
     match (existing, plan) {
         (Some(run), _) => {
             let log = home.open_run(run, OpenMode::Own)?;
-            require_blobs(&log, &home.blobs()?)?;
             Ok((run, Arc::new(log)))
         }
         (None, Some(plan)) => {

@@ -52,7 +52,7 @@ pub fn refold(log: &FileLog) -> Result<(RunState, Option<bool>)> {
     let mut state = RunState::default();
     while state.last < kept.last {
         for recorded in log.read_after(state.last, 1024)? {
-            state.apply(recorded.seq, &recorded.event)?;
+            state.apply_owned(recorded.seq, recorded.event)?;
             if state.last == kept.last {
                 break;
             }

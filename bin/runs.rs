@@ -1,6 +1,5 @@
 //! Finding, forking and folding runs.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +9,7 @@ use events::config::RunConfig;
 use events::event::Event;
 use events::ids::{RunId, Seq};
 use events::log::{Blobs, Log};
-use events::needed::Needed;
+use events::needed;
 use events::state::{Position, RunState};
 use store::{BlobDir, FileLog, Home, OpenMode};
 
@@ -113,16 +112,11 @@ pub fn unfinished(home: &Home, config: &RunConfig) -> Result<Option<RunId>> {
     Ok(newest)
 }
 
-/// Fails with the first blob that the log names, no later event drops, and is not there. Run before a
-/// daemon goes on with a run: what cannot be done without it should not be begun.
-pub fn require_blobs(log: &FileLog, blobs: &BlobDir) -> Result<()> {
-    let mut needed = Needed::default();
-    log.scan(Seq(1), |recorded, _| {
-        needed.see(&recorded.event);
-        ControlFlow::Continue(())
-    })?;
-    match needed.blobs().into_iter().find(|blob| !Blobs::has(blobs, *blob)) {
-        Some(missing) => Ok(Blobs::get(blobs, missing).map(drop)?),
+/// Fails with the first blob that a run at `state` needs to go on and that is not there. Run before a
+/// daemon goes on with it: what cannot be done should not be begun. Older ones are for `log verify`.
+pub fn require_blobs(state: &RunState, blobs: &dyn Blobs) -> Result<()> {
+    match needed::to_go_on(state).into_iter().find(|blob| !blobs.has(*blob)) {
+        Some(missing) => Ok(blobs.get(missing).map(drop)?),
         None => Ok(()),
     }
 }

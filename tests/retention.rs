@@ -157,6 +157,15 @@ fn what_was_dropped_is_collected_and_the_rest_serves_branches() {
     assert_eq!(branch.status.code(), Some(0), "{}", said(&branch));
     let name = said(&branch).trim().strip_prefix("branch ").unwrap().to_owned();
     ends_with(&kernelzero(home, &["log", "verify", "--run", &name]), 0, "0 missing or damaged");
+    // It leaves as one file, and arrives without what was dropped.
+    let archive = home.join("branch.archive");
+    let archive = archive.to_str().unwrap();
+    let exported = kernelzero(home, &["export", &name, archive]);
+    assert_eq!(exported.status.code(), Some(0), "{}", said(&exported));
+    let other = TempDir::new().unwrap();
+    let imported = kernelzero(other.path(), &["import", archive]);
+    assert_eq!(imported.status.code(), Some(0), "{}", said(&imported));
+    ends_with(&kernelzero(other.path(), &["log", "verify", "--all"]), 0, "0 missing or damaged");
     let lost = dropped(&world.events()).into_iter().find(|p| p.role == Role::Coder).unwrap();
     let at = format!("coder:{}", lost.steps);
     let run = run.to_string();

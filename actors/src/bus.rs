@@ -56,8 +56,8 @@ pub fn fold_on(mut state: RunState, log: &dyn Log) -> Result<RunState, Error> {
         if read.is_empty() {
             return Ok(state);
         }
-        for recorded in &read {
-            state.apply(recorded.seq, &recorded.event)?;
+        for recorded in read {
+            state.apply_owned(recorded.seq, recorded.event)?;
         }
     }
 }

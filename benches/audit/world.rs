@@ -180,7 +180,7 @@ impl Judge for HashJudge {
                 launches: 1,
                 timing: Timing::NotTaken,
             },
-            layers: LAYERS.map(str::to_owned).to_vec(),
+            layers: LAYERS.map(Into::into).to_vec(),
             device: "cpu-interpreter".into(),
             products: false,
             headers: None,

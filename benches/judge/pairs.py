@@ -32,8 +32,9 @@ def cases(folders, kinds, backend):
             for file in sorted(files):
                 path = os.path.join(root, file)
                 facts = header(path) if file.endswith(".py") else {}
-                kind = os.path.basename(root) if os.path.basename(root) != "kernels" else file
-                if "reference" not in facts or not kind.startswith(tuple(kinds)):
+                # A folder of one kind, or a file whose name begins with its kind.
+                of_kind = os.path.basename(root).startswith(tuple(kinds)) or file.startswith(tuple(kinds))
+                if "reference" not in facts or not of_kind:
                     continue
                 reference = next((p for p in references(root, folder, facts["reference"])
                                   if os.path.exists(p)), None)

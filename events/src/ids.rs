@@ -259,18 +259,23 @@ static COORDINATES: LazyLock<ContextKey> =
 /// Coordinates as bytes for ids and seeds: each field at a fixed width, so that no two
 /// coordinates share an encoding.
 pub(crate) fn coordinate_hash(kind: &str, parent: &[u8], step: StepRef, index: u32) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_from_context_key(&COORDINATES);
-    hasher.update(&(kind.len() as u64).to_le_bytes());
-    hasher.update(kind.as_bytes());
-    hasher.update(&(parent.len() as u64).to_le_bytes());
-    hasher.update(parent);
-    hasher.update(&step.round.to_le_bytes());
-    hasher.update(&[match step.role {
+    let role = match step.role {
         Role::Proposer => 0,
         Role::Coder => 1,
-    }]);
-    hasher.update(&step.step.to_le_bytes());
-    hasher.update(&index.to_le_bytes());
+    };
+    // At once: so many small parts would cost more than their hash.
+    let bytes: [&[u8]; 8] = [
+        &(kind.len() as u64).to_le_bytes(),
+        kind.as_bytes(),
+        &(parent.len() as u64).to_le_bytes(),
+        parent,
+        &step.round.to_le_bytes(),
+        &[role],
+        &step.step.to_le_bytes(),
+        &index.to_le_bytes(),
+    ];
+    let mut hasher = blake3::Hasher::new_from_context_key(&COORDINATES);
+    hasher.update(&bytes.concat());
     *hasher.finalize().as_bytes()
 }
 

@@ -1,9 +1,10 @@
-//! Which blobs a log needs.
+//! Which blobs a log needs, and which of them its run needs to go on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::event::Event;
 use crate::ids::{BlobId, PolicyVersion};
+use crate::state::RunState;
 
 /// All blobs that the events seen so far name, without files of checkpoints that were dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +43,22 @@ impl Needed {
         all.extend(self.checkpoints.into_values().flatten().map(|(_, blob)| blob));
         all
     }
+}
+
+/// What the actors of a run at `state` may read, sorted: the table, weights that are in use or kept, and
+/// what the open step and the Coder's pool hold. All else is only for who looks back.
+pub fn to_go_on(state: &RunState) -> BTreeSet<BlobId> {
+    let initial = state.initial.iter().flat_map(|policy| &policy.files);
+    let saved = state.checkpoints.values().flat_map(|checkpoint| &checkpoint.files);
+    let modules = state.open.modules.values().flat_map(|m| [Some(m.sample), m.source]);
+    let kernels = state.open.kernel.values().flat_map(|k| [Some(k.sample), k.source]);
+    initial
+        .chain(saved)
+        .map(|(_, blob)| *blob)
+        .chain(state.api_table)
+        .chain(modules.chain(kernels).flatten())
+        .chain(state.pool.iter().map(|task| task.source))
+        .collect()
 }
 
 #[cfg(test)]

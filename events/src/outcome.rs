@@ -3,6 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// A short text: up to 24 bytes of it lie in place. Measurements are many and hold some dozen of them.
+pub use compact_str::CompactString as Word;
+
 /// The language a kernel is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -117,9 +120,9 @@ pub struct Measurement {
     /// What happened.
     pub execution: Execution,
     /// Isolation layers that were active: `pid-ns`, `net-ns`, `landlock`, `rlimits`, …
-    pub layers: Vec<String>,
+    pub layers: Vec<Word>,
     /// Where it ran: `cpu-interpreter` or the device's name.
-    pub device: String,
+    pub device: Word,
     /// Whether the reference multiplies matrices or convolves in float32, so that TF32 is a fair
     /// way to do it on a GPU.
     pub products: bool,
@@ -166,7 +169,7 @@ pub struct Trial {
     pub seed: u64,
     /// What was changed beside the seed: `given`, `plain`, or a change of the inputs such as `x30` or
     /// `+2.5`, with `+noise` where the parameters were changed too.
-    pub varied: String,
+    pub varied: Word,
     /// One entry per output tensor, then per input tensor that the reference itself changes.
     pub outputs: Vec<OutputStats>,
 }
@@ -175,7 +178,7 @@ pub struct Trial {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OutputStats {
     /// Torch's name of the dtype, without `torch.`.
-    pub dtype: String,
+    pub dtype: Word,
     /// Number of elements compared.
     pub elements: u64,
     /// Elements where exactly one side is NaN or infinite, or infinities differ in sign.
@@ -199,8 +202,8 @@ pub struct OutputStats {
 pub enum Timing {
     /// Not asked for, or not possible where it ran.
     NotTaken,
-    /// Both were timed.
-    Taken(Times),
+    /// Both were timed. Apart, as it is larger than all else that an event holds.
+    Taken(Box<Times>),
 }
 
 /// Device times in nanoseconds, one per call, each with a cold L2 cache and fresh inputs. Candidate

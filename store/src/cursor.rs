@@ -1,15 +1,20 @@
 //! Reads the frames of one segment in order.
 
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
+use events::ids::Digest;
 use events::log::LogError;
 
+use crate::digests::digests;
 use crate::error::io;
 use crate::frame::{FRAME, Frame, PAYLOAD_MAX, crc_of};
 use crate::segment::Segment;
 
 const CHUNK: usize = 256 << 10;
+/// Most records that are hashed together.
+const TOGETHER: usize = 64;
 
 /// What lies at the cursor.
 pub(crate) enum Step<'b> {
@@ -19,6 +24,8 @@ pub(crate) enum Step<'b> {
         /// Where it starts.
         offset: u64,
         payload: &'b [u8],
+        /// Of the payload.
+        hash: Digest,
     },
     /// The end, exactly.
     End,
@@ -36,11 +43,14 @@ pub(crate) struct Cursor<'a> {
     /// Bytes from `offset - used` on.
     buffer: Vec<u8>,
     used: usize,
+    /// Of the payloads that come next, as far as they were hashed.
+    hashes: VecDeque<Digest>,
 }
 
 impl<'a> Cursor<'a> {
     pub fn new(segment: &'a Segment, offset: u64, end: u64) -> Self {
-        Self { segment, end, offset, buffer: Vec::new(), used: 0 }
+        let (buffer, hashes) = (Vec::new(), VecDeque::new());
+        Self { segment, end, offset, buffer, used: 0, hashes }
     }
 
     /// Offset of what [`Cursor::next`] will look at.
@@ -70,10 +80,28 @@ impl<'a> Cursor<'a> {
         if crc_of(&self.buffer[start..start + whole]) != frame.crc {
             return bad("the record's checksum differs");
         }
+        if self.hashes.is_empty() {
+            self.hash_ahead();
+        }
         self.used += whole;
         self.offset += whole as u64;
         let payload = &self.buffer[start + FRAME..start + whole];
-        Ok(Step::Frame { frame, offset, payload })
+        let hash = self.hashes.pop_front().unwrap_or_else(|| Digest::of(payload));
+        Ok(Step::Frame { frame, offset, payload, hash })
+    }
+
+    /// Hashes what lies whole in the buffer, in frames by what their lengths say: nobody sees the hash
+    /// of one before its checksum was found to hold, and a frame that does not is the last one.
+    fn hash_ahead(&mut self) {
+        let mut payloads = Vec::with_capacity(TOGETHER);
+        let mut rest = &self.buffer[self.used..];
+        while payloads.len() < TOGETHER && rest.len() >= FRAME {
+            let whole = FRAME + Frame::read(rest).length as usize;
+            let Some((frame, after)) = rest.split_at_checked(whole) else { break };
+            payloads.push(&frame[FRAME..]);
+            rest = after;
+        }
+        self.hashes.extend(digests(&payloads));
     }
 
     /// Sees to it that `wanted` bytes from `offset` on are in the buffer; false if there are fewer.

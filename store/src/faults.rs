@@ -5,6 +5,7 @@
 //! or broken for some changes. Losing the power is dying, and then what was not synced may be undone.
 
 mod chance;
+mod forged;
 mod loss;
 mod points;
 mod schedules;

@@ -11,6 +11,7 @@ mod blob_lock;
 mod blobs;
 mod care;
 mod cursor;
+mod digests;
 mod disk;
 mod error;
 #[cfg(test)]

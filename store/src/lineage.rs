@@ -103,12 +103,12 @@ fn walk_segment(
     let mut cursor = Cursor::new(segment, offset, end);
     while walk.next <= last {
         let seq = walk.next;
-        let (offset, frame, payload) = match cursor.next()? {
-            Step::Frame { frame, offset, payload } => (offset, frame, payload),
+        let (offset, frame, payload, hash) = match cursor.next()? {
+            Step::Frame { frame, offset, payload, hash } => (offset, frame, payload, hash),
             Step::Bad { offset, what } => return Err(damaged(&segment.path, offset, seq, what)),
             Step::End => return Err(damaged(&segment.path, end, seq, "the record is missing")),
         };
-        let (record, hash) = walk.pass(segment, offset, frame, payload)?;
+        let record = walk.pass(segment, offset, frame, payload, hash)?;
         if frame.index == 0 {
             segment.remember(seq, offset);
         }

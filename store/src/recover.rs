@@ -134,8 +134,8 @@ fn advance_in(
     let mut start = view.end;
     while view.last < bound {
         let seq = walk.next;
-        let (offset, frame, payload) = match cursor.next()? {
-            Step::Frame { frame, offset, payload } => (offset, frame, payload),
+        let (offset, frame, payload, hash) = match cursor.next()? {
+            Step::Frame { frame, offset, payload, hash } => (offset, frame, payload, hash),
             Step::End if walk.is_between_batches() => return Ok(()),
             Step::End => return torn(view, segment, head, (end, seq), "the batch is cut off"),
             Step::Bad { offset, what } => return torn(view, segment, head, (offset, seq), &what),
@@ -143,7 +143,7 @@ fn advance_in(
         if frame.index == 0 {
             start = offset;
         }
-        let (_, hash) = walk.pass(segment, offset, frame, payload)?;
+        walk.pass(segment, offset, frame, payload, hash)?;
         if head.is_some_and(|head| head.seq == seq && head.hash != hash) {
             return Err(damaged(&segment.path, offset, seq, DIFFERS));
         }

@@ -31,15 +31,16 @@ impl Walk {
         self.batch == (0, 0)
     }
 
-    /// Checks the record at `offset` against what came before, and passes it. The hash is that of
-    /// its stored bytes.
+    /// Checks the record at `offset` against what came before, and passes it. `hash` is that of its
+    /// stored bytes.
     pub fn pass(
         &mut self,
         segment: &Segment,
         offset: u64,
         frame: Frame,
         payload: &[u8],
-    ) -> Result<(Recorded, Digest), LogError> {
+        hash: Digest,
+    ) -> Result<Recorded, LogError> {
         let bad = |what: String| damaged(&segment.path, offset, self.next, what);
         let record = decode(payload).map_err(|error| match error {
             CodecError::Newer(found) => {
@@ -60,10 +61,9 @@ impl Walk {
         if self.hash.is_some_and(|hash| hash != record.previous) {
             return Err(bad("the chain is broken: the record before has another hash".into()));
         }
-        let hash = Digest::of(payload);
         self.batch = if frame.is_last() { (0, 0) } else { (passed + 1, frame.count) };
         self.next += 1;
         self.hash = Some(hash);
-        Ok((record, hash))
+        Ok(record)
     }
 }

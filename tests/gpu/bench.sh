@@ -31,7 +31,7 @@ rate() { "$PY" -c "print('$1:', $2, 'candidates in', $3, 's,', round(60 * $2 / $
 
 peer() {
     for backend in triton cuda; do
-        pairs "$work/$backend.jsonl" "$sized" "$cases" --backend $backend
+        pairs "$work/$backend.jsonl" $(printf '%s\n' "$sized" "$cases" "$own" | uniq) --backend $backend
         # Both find torch's files in memory; what they compile is compiled anew.
         "$PY" -c 'import torch, triton'
         seconds=$(batch "judged-$backend" "$work/$backend.jsonl" "$plain" --profile paper)

@@ -41,8 +41,8 @@ impl Judge for WordyJudge {
     fn measure(&self, job: &MeasureJob) -> Result<Measurement, WorldFailed> {
         let mut measured = HashJudge.measure(job)?;
         let layers = ["seccomp", "landlock", "namespaces", "rlimits", "parent-death", "users"];
-        measured.layers = layers.map(str::to_owned).to_vec();
-        measured.device = "NVIDIA H200".to_owned();
+        measured.layers = layers.map(Into::into).to_vec();
+        measured.device = "NVIDIA H200".into();
         if let Execution::Ran { trials, .. } = &mut measured.execution {
             for output in trials.iter_mut().flat_map(|trial| &mut trial.outputs) {
                 let (_, error) = output.hull[0];

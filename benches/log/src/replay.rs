@@ -36,9 +36,10 @@ pub fn all(folder: &Path) -> Result<()> {
     })?;
     timed("and folded", &mut || {
         let (mut state, mut illegal) = (RunState::default(), None);
-        log.scan(Seq(1), |record, _| {
-            illegal = state.apply(record.seq, &record.event).err();
-            match record.seq.0 {
+        log.scan_owned(Seq(1), |record, _| {
+            let seq = record.seq.0;
+            illegal = state.apply_owned(record.seq, record.event).err();
+            match seq {
                 last if last >= events || illegal.is_some() => ControlFlow::Break(()),
                 _ => ControlFlow::Continue(()),
             }

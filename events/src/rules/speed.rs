@@ -140,7 +140,7 @@ mod tests {
     fn an_outlier_moves_only_the_paper_mean() {
         let mut eager = sides(300_000, 100_000);
         eager.candidate_ns[1] = 10_000_000;
-        let timing = Timing::Taken(Times { calls: 3, eager, graph: None });
+        let timing = Timing::Taken(Box::new(Times { calls: 3, eager, graph: None }));
         let paper = speed(&timing, Rules::Paper).unwrap();
         assert!(paper.ratio < 0.1 && paper.interval == (0.03, 3.0), "{paper:?}");
         let strict = speed(&timing, Rules::Strict).unwrap();
@@ -154,12 +154,14 @@ mod tests {
             reference_ns: (0..30).map(|i| 200_000 + 10_000 * (i / 3)).collect(),
             candidate_ns: (0..30).map(|i| 100_000 + 5_000 * (i / 3)).collect(),
         };
-        let timing = Timing::Taken(Times { calls: 3, eager, graph: None });
+        let timing = Timing::Taken(Box::new(Times { calls: 3, eager, graph: None }));
         let Timing::Taken(times) = &timing else { unreachable!() };
         assert_eq!(within(&times.eager, 3), Some((2.0, (2.0, 2.0))));
         // Another process would find another median, the more so the shorter the kernel.
-        let alone =
-            |ns: u64| Timing::Taken(Times { graph: Some(sides(2 * ns, ns)), ..times.clone() });
+        let alone = |ns: u64| {
+            let graph = Some(sides(2 * ns, ns));
+            Timing::Taken(Box::new(Times { graph, ..(**times).clone() }))
+        };
         let of = |ns: u64| speed(&alone(ns), Rules::Strict).unwrap().interval;
         let ((low, high), (lower, higher)) = (of(100_000), of(10_000));
         assert!(low > 1.95 && low < 1.96 && high > 2.04 && high < 2.05, "{low} {high}");
@@ -168,7 +170,8 @@ mod tests {
 
     #[test]
     fn small_tasks_are_not_ranked() {
-        let timing = |graph| Timing::Taken(Times { calls: 3, eager: sides(30_000, 30_000), graph });
+        let eager = || sides(30_000, 30_000);
+        let timing = |graph| Timing::Taken(Box::new(Times { calls: 3, eager: eager(), graph }));
         let alone = speed(&timing(Some(sides(18_000, 9_000))), Rules::Strict).unwrap();
         assert!(alone.graph && !alone.too_small && alone.ratio == 2.0);
         assert!(speed(&timing(Some(sides(9_000, 8_000))), Rules::Strict).unwrap().too_small);

@@ -2,16 +2,18 @@
 
 mod checkpoint;
 mod exclude;
+mod samples;
 mod settings;
 mod steps;
 
 use self::checkpoint::{dropped, saved};
 use self::exclude::exclude;
+use self::samples::{compiled, measured, proposed, sampled, validated, written};
 use self::steps::{scored, started, taken};
-use super::{KernelEntry, ModuleEntry, OpenStep, Position, RunState, SetEntry};
+use super::{OpenStep, Position, RunState};
 use crate::config::RunConfig;
-use crate::event::{Event, Validity};
-use crate::ids::{KernelId, ModuleId, Role, Seq, StepRef};
+use crate::event::Event;
+use crate::ids::{ModuleId, Role, Seq, StepRef};
 
 type Outcome = Result<(), Refusal>;
 
@@ -52,12 +54,22 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
         | Event::PhaseFinished { .. }
         | Event::RoundFinished { .. }
         | Event::RunFinished => course(state, seq, event)?,
-        Event::ApisSampled { .. }
-        | Event::ModuleProposed { .. }
-        | Event::ModuleValidated { .. }
-        | Event::KernelWritten { .. }
-        | Event::KernelCompiled { .. }
-        | Event::KernelMeasured { .. } => sample(state, seq, event)?,
+        Event::ApisSampled { set, step, index, apis, .. } => {
+            sampled(state, seq, (set, step, index), apis)?;
+        }
+        Event::ModuleProposed { module, set, index, answer } => {
+            proposed(state, seq, (module, set, index), &answer)?;
+        }
+        Event::ModuleValidated { module, validity, .. } => {
+            validated(state, seq, module, validity)?;
+        }
+        Event::KernelWritten { kernel, module, step, index, answer } => {
+            written(state, seq, (kernel, module, step, index), &answer)?;
+        }
+        Event::KernelCompiled { kernel, outcome } => compiled(state, seq, kernel, outcome)?,
+        Event::KernelMeasured { kernel, measurement } => {
+            measured(state, seq, kernel, measurement)?;
+        }
         Event::GroupScored { group, step, scores } => scored(state, seq, group, step, &scores)?,
         Event::StepStarted { step, before, groups } => {
             started(state, seq, step, before, groups)?;
@@ -67,6 +79,33 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
         }
         Event::CheckpointSaved { policy, files } => saved(state, policy, files)?,
         Event::CheckpointDropped { policy, files } => dropped(state, policy, &files)?,
+        Event::WorkFailed { .. }
+        | Event::RunPaused { .. }
+        | Event::RunResumed
+        | Event::SettingChanged { .. }
+        | Event::SettingPlanned { .. }
+        | Event::ApisProposed { .. }
+        | Event::PurityPolicyUsed { .. }
+        | Event::SamplesExcluded { .. } => beside(state, seq, event)?,
+        Event::ActorAttached { .. }
+        | Event::ActorDetached { .. }
+        | Event::IntentRefused { .. }
+        | Event::Noted { .. } => {}
+        Event::ServiceStarted { .. }
+        | Event::JobSubmitted { .. }
+        | Event::JobJudged { .. }
+        | Event::JobFailed { .. }
+        | Event::JobCancelled { .. } => {
+            refuse("jobs belong in a log of the judge's service, not in a run")?;
+        }
+    }
+    state.last = seq;
+    Ok(())
+}
+
+/// Failures, pauses, and what people and attached actors change.
+fn beside(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
+    match event {
         Event::WorkFailed { work, attempt, .. } => {
             let count = state.failures.entry(work).or_default();
             require(attempt == *count + 1, "the attempt is not the next one")?;
@@ -95,19 +134,8 @@ pub(super) fn apply(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
         Event::SamplesExcluded { modules, kernels, sources, .. } => {
             exclude(state, modules, kernels, sources)?;
         }
-        Event::ActorAttached { .. }
-        | Event::ActorDetached { .. }
-        | Event::IntentRefused { .. }
-        | Event::Noted { .. } => {}
-        Event::ServiceStarted { .. }
-        | Event::JobSubmitted { .. }
-        | Event::JobJudged { .. }
-        | Event::JobFailed { .. }
-        | Event::JobCancelled { .. } => {
-            refuse("jobs belong in a log of the judge's service, not in a run")?;
-        }
+        _ => {}
     }
-    state.last = seq;
     Ok(())
 }
 
@@ -128,8 +156,8 @@ fn course(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
             state.paused = None;
         }
         Event::RoundStarted { round } => {
-            let next = Position::Between { done: round - 1 };
-            require(state.position == next, "it is not this round's turn")?;
+            let turn = round.checked_sub(1).map(|done| Position::Between { done });
+            require(turn == Some(state.position), "it is not this round's turn")?;
             state.position = Position::InRound { round, next: Some(Role::Proposer) };
         }
         Event::PhaseStarted { round, role } => {
@@ -183,104 +211,25 @@ fn open_role(state: &RunState) -> Option<StepRef> {
     }
 }
 
-/// Sets, modules and kernels of the open step.
-fn sample(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
-    match event {
-        Event::ApisSampled { set, step, index, apis, .. } => {
-            in_step(state, step)?;
-            require(step.role == Role::Proposer, "API sets belong to Proposer phases")?;
-            let entry = SetEntry { id: set, seq, apis, modules: Default::default() };
-            require(state.open.sets.insert(index, entry).is_none(), "the set was drawn already")
-        }
-        Event::ModuleProposed { module, set, index, answer } => {
-            let Some((place, entry)) = state.open.sets.iter_mut().find(|(_, s)| s.id == set) else {
-                return refuse("its API set is not in the open step");
-            };
-            require(
-                entry.modules.insert(index, module).is_none(),
-                "this module was proposed already",
-            )?;
-            let record = ModuleEntry {
-                set: *place,
-                seq,
-                source: answer.source,
-                sample: answer.sample,
-                validity: None,
-            };
-            state.excluded.join_module(module, answer.source);
-            state.open.modules.insert(module, record);
-            *state.totals.tokens.entry(Role::Proposer).or_default() += u64::from(answer.tokens);
-            Ok(())
-        }
-        Event::ModuleValidated { module, validity, .. } => {
-            let Some(entry) = state.open.modules.get_mut(&module) else {
-                return refuse("the module is not in the open step");
-            };
-            require(entry.validity.is_none(), "the module was validated already")?;
-            state.totals.modules.add(validity == Validity::Valid);
-            entry.validity = Some((seq, validity));
-            Ok(())
-        }
-        _ => kernel(state, seq, event),
-    }
-}
-
-fn kernel(state: &mut RunState, seq: Seq, event: Event) -> Outcome {
-    match event {
-        Event::KernelWritten { kernel, module, step, index, answer } => {
-            in_step(state, step)?;
-            let known = match step.role {
-                Role::Proposer => state
-                    .open
-                    .modules
-                    .get(&module)
-                    .is_some_and(|m| matches!(m.validity, Some((_, Validity::Valid)))),
-                // The newest first: most tasks are of this round.
-                Role::Coder => state.pool.iter().rev().any(|p| p.module == module),
-            };
-            require(known, "its module is not a valid one of the step")?;
-            require(
-                state.open.kernels.insert((module, index), kernel).is_none(),
-                "this kernel was written already",
-            )?;
-            let record = KernelEntry {
-                module,
-                seq,
-                source: answer.source,
-                sample: answer.sample,
-                compiled: None,
-                measured: None,
-            };
-            state.excluded.join_kernel(kernel, module, answer.source);
-            state.open.kernel.insert(kernel, record);
-            *state.totals.tokens.entry(Role::Coder).or_default() += u64::from(answer.tokens);
-            Ok(())
-        }
-        Event::KernelCompiled { kernel, outcome } => {
-            let entry = known_kernel(state, kernel)?;
-            require(entry.compiled.is_none(), "the kernel was compiled already")?;
-            entry.compiled = Some((seq, outcome));
-            Ok(())
-        }
-        Event::KernelMeasured { kernel, measurement } => {
-            let entry = known_kernel(state, kernel)?;
-            require(entry.compiled.is_some(), "the kernel was not compiled")?;
-            require(entry.measured.is_none(), "the kernel was measured already")?;
-            entry.measured = Some((seq, measurement));
-            Ok(())
-        }
-        _ => Ok(()),
-    }
-}
-
-fn known_kernel(state: &mut RunState, kernel: KernelId) -> Result<&mut KernelEntry, Refusal> {
-    state.open.kernel.get_mut(&kernel).ok_or(Refusal::Known("the kernel is not in the open step"))
-}
-
 impl RunState {
     /// Whether `module` is known to the open step or to the pool, with its code.
     pub fn module_source(&self, module: ModuleId) -> Option<crate::ids::BlobId> {
         let open = self.open.modules.get(&module).and_then(|m| m.source);
         open.or_else(|| self.pool.iter().find(|p| p.module == module).map(|p| p.source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_follow_each_other_from_the_first() {
+        let after = |done| RunState { position: Position::Between { done }, ..RunState::default() };
+        for (done, round) in [(0, 0), (0, 2), (1, 1), (u32::MAX, 0)] {
+            let refused = after(done).apply(Seq(1), &Event::RoundStarted { round }).unwrap_err();
+            assert_eq!(refused.why, "it is not this round's turn", "{round} after {done}");
+        }
+        after(0).apply(Seq(1), &Event::RoundStarted { round: 1 }).unwrap();
     }
 }

@@ -8,13 +8,14 @@ use crate::error::Error;
 use crate::judge::Judge;
 use crate::reference::{AtFault, ReferenceTrial, derive, heard};
 use crate::session::{Answer, Reply, Session};
+use crate::wire::Handed;
 
 impl Judge {
     /// A worker that was told to import a module and build its model, and its answer.
     pub(crate) fn load_module(&self, source: &str, seed: u64) -> Result<(Session, Answer), Error> {
         let mut session = self.worker("module")?;
         let question = json!({ "do": "load", "seed": derive(seed, "init", 0) });
-        let blobs = [("source", source.as_bytes())];
+        let blobs = [("source", Handed::Bytes(source.as_bytes()))];
         let answer = self.ask(&mut session, question, &blobs, self.config.import_timeout)?;
         Ok((session, answer))
     }
@@ -52,6 +53,7 @@ impl Judge {
         let limit = self.config.trial_timeout;
         let answer = self.ask_sharing(session, question, &[], (limit, limit))?;
         Ok(heard(answer).map(|mut reply| {
+            let after = reply.take("after");
             let mut take = |name: &str| reply.take(name).unwrap_or_default();
             ReferenceTrial {
                 seed,
@@ -61,7 +63,7 @@ impl Judge {
                 inputs: take("inputs"),
                 state: take("state"),
                 outputs: take("first"),
-                after: take("after"),
+                after,
             }
         }))
     }

@@ -17,6 +17,7 @@ use crate::headers::{self, Headers, HeadersPolicy};
 use crate::judge::{Judge, lock};
 use crate::rules;
 use crate::toolchain::Toolchain;
+use crate::wire::Handed;
 
 /// Extensions one candidate may define.
 const EXTENSIONS_MAX: usize = 4;
@@ -164,7 +165,7 @@ impl Judge {
     fn collect_in(&self, role: &str, source: &str) -> Result<Vec<Extension>, Stop> {
         let reject = |text: &str| Stop::Candidate(Failure::new(FailureKind::CompileError, text));
         let mut session = self.worker(role)?;
-        let blobs = [("source", source.as_bytes())];
+        let blobs = [("source", Handed::Bytes(source.as_bytes()))];
         let question = json!({ "do": "sources" });
         let mut reply =
             heard(self.ask(&mut session, question, &blobs, self.config.import_timeout)?)?;
@@ -215,13 +216,15 @@ impl Judge {
         let file = format!("{name}.so");
         let plan = tools.plan(extension, &name, self.device.arch(), headers);
         let mut session = self.worker("tools")?;
-        let files: Vec<(&str, &[u8])> =
-            plan.files.iter().map(|(n, text)| (*n, text.as_bytes())).collect();
+        let files: Vec<_> =
+            plan.files.iter().map(|(n, text)| (*n, Handed::Bytes(text.as_bytes()))).collect();
         let short = self.config.import_timeout;
         tool(self.ask(&mut session, json!({ "do": "write" }), &files, short)?)?;
         if headers == Headers::Fast {
             let question = json!({ "do": "unpack", "folder": headers::FOLDER });
-            tool(self.ask(&mut session, question, &[("files", &headers::packed())], short)?)?;
+            let packed = headers::packed();
+            let files = [("files", Handed::Bytes(&packed))];
+            tool(self.ask(&mut session, question, &files, short)?)?;
         }
         let limit = match headers {
             Headers::Fast => self.config.fast_build_timeout,
@@ -232,7 +235,7 @@ impl Judge {
         }
         let question = json!({ "do": "fetch", "file": file });
         let mut reply = tool(self.ask(&mut session, question, &[], short)?)?;
-        let bytes = reply.take("file").unwrap_or_default();
+        let bytes = reply.take("file").unwrap_or_default().to_vec();
         let kernels = extension.cuda.iter().flat_map(|text| rules::kernel_names(text)).collect();
         Ok(Artifact { key: extension.key.clone(), name, file, kernels, bytes })
     }

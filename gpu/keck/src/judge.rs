@@ -18,6 +18,7 @@ use crate::scratch::Scratch;
 use crate::session::{Answer, Session};
 use crate::strain::{Lingerer, Strain};
 use crate::toolchain::Toolchain;
+use crate::wire::Handed;
 use crate::zygote::Zygote;
 
 /// Judges modules and kernels. Made once, used from several threads.
@@ -119,7 +120,7 @@ impl Judge {
         &self,
         session: &mut Session,
         question: Value,
-        blobs: &[(&str, &[u8])],
+        blobs: &[(&str, Handed<'_>)],
         timeout: Duration,
     ) -> Result<Answer, Error> {
         let name = question["time"].as_str().or(question["do"].as_str()).unwrap_or("?").to_owned();
@@ -140,54 +141,55 @@ impl Judge {
         Ok(answer)
     }
 
-    /// Puts a question whose answer needs the device together with others. While the worker says
-    /// that it only compiles, the device is another's; while an autotuner measures, it is the worker's
-    /// alone. Waiting to have it is not its time. Between two such words it has `patience`, in all it has `timeout`.
+    /// Puts a question whose answer needs the device together with others. The worker says when it wants
+    /// it, when it leaves it (to compile, to hand over), and when its autotuner measures and must be alone.
+    /// Waiting to have it is not its time. With the device it has `patience` between two such words, in all
+    /// it has `timeout`.
     pub(crate) fn ask_sharing(
         &self,
         session: &mut Session,
         question: Value,
-        blobs: &[(&str, &[u8])],
+        blobs: &[(&str, Handed<'_>)],
         (patience, timeout): (Duration, Duration),
     ) -> Result<Answer, Error> {
         if self.device.kind() == "cpu" {
             return self.ask(session, question, blobs, timeout);
         }
         let name = question["do"].as_str().unwrap_or("?").to_owned();
-        // Whoever is timed just now may take long: that is not the worker's time.
-        let mut held = Some(self.lease.shared());
+        let mut held = None;
         let (before, asked) = (self.strain.moment(), Instant::now());
         let mut deadline = asked + timeout;
-        let (mut compiles, mut tunes) = (false, false);
+        let mut has_device = false;
         session.put(question, blobs)?;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let answer = match compiles {
-                true => session.hear(left)?,
-                false => self.hear_on_device(session, &mut held, patience.min(left))?,
+            let answer = match has_device {
+                true => self.hear_on_device(session, &mut held, patience.min(left))?,
+                false => session.hear(left)?,
             };
             match &answer {
                 Answer::TimedOut => session.disturbed = self.strain.by_others(before),
                 _ => session.lingers = None,
             }
             let Answer::Said(reply) = &answer else { return self.blameless(answer) };
-            match reply.value["compiling"].as_str() {
+            match reply.value["device"].as_str() {
                 None => {
                     let us = elapsed_us(asked);
                     tracing::trace!(question = name, worker = session.id(), us, "asked");
                     return Ok(answer);
                 }
-                Some("starts") => {
+                Some("free") => {
                     held = None;
-                    compiles = true;
+                    has_device = false;
                 }
-                Some(next) => {
+                Some(wanted) => {
                     let start = Instant::now();
-                    compiles = false;
-                    tunes = (tunes || next == "tunes") && next != "tuned";
                     // Never two at once by one thread.
                     drop(held.take());
-                    held = Some(if tunes { self.device_alone() } else { self.lease.shared() });
+                    let alone = wanted == "alone";
+                    held = Some(if alone { self.device_alone() } else { self.lease.shared() });
+                    has_device = true;
+                    // Whoever is timed just now may take long: that is not the worker's time.
                     deadline += start.elapsed();
                     session.tell("go");
                 }

@@ -9,7 +9,7 @@ use crate::reference::derive;
 use crate::timing::{Bench, CALLS, suspicious};
 
 /// Results of calls that a worker keeps on the device until they are asked for, in bytes.
-const LOOKED_BYTES: usize = 2 << 30;
+const LOOKED_BYTES: usize = 512 << 20;
 
 /// A result of a call that the candidate's worker keeps: the kind of call, its number among those
 /// that are kept, and its inputs.
@@ -21,18 +21,19 @@ pub(crate) struct Look {
 }
 
 impl Bench<'_> {
-    /// Has a copy of the result of one call of the last turn kept; which one, nobody knows before.
+    /// Has a copy of the result of one call of the last turn kept; which one, nobody knows before. Of
+    /// large results those of the first turn of each kind.
     pub(crate) fn look(&mut self, kind: &'static str, turn: usize) -> Result<(), Stop> {
+        let size = self.reference.timed.first().map_or(0, |trial| trial.outputs.len());
+        if turn > 0 && self.kept * size > LOOKED_BYTES {
+            return Ok(());
+        }
         let index = derive(self.seed, kind, turn) as usize % CALLS;
         self.look_at(kind, index)
     }
 
     /// Has a copy of the result of this call of the last turn kept.
     pub(crate) fn look_at(&mut self, kind: &'static str, index: usize) -> Result<(), Stop> {
-        let size = self.reference.timed.first().map_or(0, |trial| trial.outputs.len());
-        if self.kept >= 2 && self.kept * size > LOOKED_BYTES {
-            return Ok(());
-        }
         let reply = self.candidate(json!({ "do": "time", "time": "look", "index": index }), &[])?;
         let inputs = reply.value["inputs"].as_u64().and_then(|i| usize::try_from(i).ok());
         let inputs = inputs.filter(|i| *i < self.reference.timed.len());
@@ -49,6 +50,6 @@ impl Bench<'_> {
         let outputs = self.candidate(question, &[])?.take("outputs").unwrap_or_default();
         let trial = &self.reference.timed[inputs];
         let outputs = compare_outputs(trial, &outputs)?;
-        Ok(Trial { seed: trial.seed, varied: format!("timed-{kind}"), outputs })
+        Ok(Trial { seed: trial.seed, varied: format!("timed-{kind}").into(), outputs })
     }
 }

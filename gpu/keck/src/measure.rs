@@ -16,6 +16,7 @@ use crate::probe::doubtful;
 use crate::purity::Seen;
 use crate::reference::{AtFault, Reference, ReferenceTrial, derive};
 use crate::session::{Reply, Session};
+use crate::wire::{Content, Handed};
 
 /// A kernel to measure.
 #[derive(Clone, Debug)]
@@ -51,8 +52,8 @@ impl Judge {
         let (execution, products) = self.execution(job)?;
         Ok(Measurement {
             execution,
-            layers: self.layers(),
-            device: self.device().to_owned(),
+            layers: self.layers().iter().map(Into::into).collect(),
+            device: self.device().into(),
             products,
             headers: job.build.headers(),
             wall_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
@@ -134,7 +135,7 @@ impl Judge {
         let unlogged = derive(job.seed, "unlogged", 0) as usize % reference.trials.len().max(1);
         let mut trials = Vec::new();
         let mut launches = 0;
-        let mut first_outputs = Vec::new();
+        let mut first_outputs = Content::default();
         for (index, trial) in reference.trials.iter().enumerate() {
             let logged = index != unlogged || reference.trials.len() == 1;
             let mut reply = self.challenge(session, trial, logged, index == 0)?;
@@ -145,14 +146,14 @@ impl Judge {
             let count = seen.own_launches(job.backend, &own).unwrap_or(0);
             launches = launches.max(u32::try_from(count).unwrap_or(u32::MAX));
             let outputs = reply.take("outputs").unwrap_or_default();
-            let after = reply.take("after").unwrap_or_default();
+            let after = reply.take("after");
             tracing::debug!(
                 candidate = %blake3::hash(job.kernel_source.as_bytes()),
                 trial = index,
                 outputs = %blake3::hash(&outputs),
                 "answered"
             );
-            trials.push(judge_trial(trial, &reply.value, &outputs, &after)?);
+            trials.push(judge_trial(trial, &reply.value, &outputs, after.as_deref())?);
             if reply.value["fenced"] != true {
                 let why = "a kernel wrote past the end of its output";
                 return Err(Stop::Candidate(Failure::new(FailureKind::IllegalAccess, why)));
@@ -186,7 +187,7 @@ impl Judge {
         let so_far = Measurement {
             execution: Execution::Ran { trials, launches, timing: Timing::NotTaken },
             layers: Vec::new(),
-            device: self.device().to_owned(),
+            device: self.device().into(),
             products: reference.products(),
             headers: None,
             wall_ms: 0,
@@ -210,13 +211,13 @@ impl Judge {
         let question = json!({
             "do": "load", "modules": modules, "seed": derive(job.seed, "candidate", 0),
         });
-        let state = reference.trials.first().map(|t| t.state.as_slice()).unwrap_or_default();
-        let mut blobs: Vec<(&str, &[u8])> = vec![
-            ("source", job.kernel_source.as_bytes()),
-            ("init", &reference.init),
+        let state = reference.trials.first().map_or(Handed::Bytes(&[]), |t| t.state.handed());
+        let mut blobs = vec![
+            ("source", Handed::Bytes(job.kernel_source.as_bytes())),
+            ("init", reference.init.handed()),
             ("state", state),
         ];
-        blobs.extend(artifacts.iter().map(|a| (a.file.as_str(), a.bytes.as_slice())));
+        blobs.extend(artifacts.iter().map(|a| (a.file.as_str(), Handed::Bytes(&a.bytes))));
         heard(self.ask(session, question, &blobs, self.config.import_timeout)?)?;
         Ok(artifacts.into_iter().flat_map(|a| a.kernels).collect())
     }
@@ -240,11 +241,14 @@ impl Judge {
         let sizes: Vec<usize> =
             (0..expected.entries.len()).map(|i| expected.raw(i).len()).collect();
         let question = json!({ "do": "call", "log": log, "keep": keep, "sizes": sizes });
-        let blobs: [(&str, &[u8]); 2] = [("inputs", &trial.inputs), ("state", &trial.state)];
+        let blobs = [("inputs", trial.inputs.handed()), ("state", trial.state.handed())];
         let usual = self.call_timeout(trial);
-        // The first call loads what it uses of torch, from a disk that may be cold.
-        let (patience, timeout) =
-            if keep { (usual * FIRST, self.first_call_timeout()) } else { (usual, usual) };
+        // Handing over large tensors takes longer than the call. The first one loads what it uses of torch,
+        // from a disk that may be cold, and compiles.
+        let (patience, timeout) = match keep {
+            true => (usual * FIRST, self.first_call_timeout()),
+            false => (usual, self.config.trial_timeout),
+        };
         heard(self.ask_sharing(session, question, &blobs, (patience, timeout))?)
     }
 
@@ -264,7 +268,7 @@ impl Judge {
         let trial = reference.trials.last().ok_or_else(|| Error::Bug("no trial".to_owned()))?;
         let mut reply = self.challenge(session, trial, false, false)?;
         let outputs = reply.take("outputs").unwrap_or_default();
-        let after = reply.take("after").unwrap_or_default();
-        judge_trial(trial, &reply.value, &outputs, &after)
+        let after = reply.take("after");
+        judge_trial(trial, &reply.value, &outputs, after.as_deref())
     }
 }

@@ -11,11 +11,12 @@ use crate::fault;
 use crate::judge::{Judge, lock};
 use crate::memory::others_took_it;
 use crate::session::{Answer, Reply};
+use crate::wire::Content;
 
 /// Inputs that take turns when it is timed, as long as together they are not larger than this many
 /// bytes.
 const ROTATING: usize = 3;
-const ROTATING_BYTES: usize = 1 << 30;
+const ROTATING_BYTES: usize = 1 << 29;
 
 /// What the reference did on one trial.
 #[derive(Debug)]
@@ -26,23 +27,23 @@ pub struct ReferenceTrial {
     pub varied: String,
     /// Whether matrices were multiplied or something convolved.
     pub products: bool,
-    /// How long the reference took for all that was asked.
+    /// How long a run of the reference took.
     pub wall: Duration,
     /// Inputs before the call.
-    pub inputs: Vec<u8>,
+    pub inputs: Content,
     /// Parameters and buffers.
-    pub state: Vec<u8>,
+    pub state: Content,
     /// Outputs.
-    pub outputs: Vec<u8>,
-    /// Inputs after the call.
-    pub after: Vec<u8>,
+    pub outputs: Content,
+    /// Inputs after the call, where it wrote to any.
+    pub after: Option<Content>,
 }
 
 /// All trials of a module.
 #[derive(Debug)]
 pub struct Reference {
     /// Arguments of the constructor.
-    pub init: Vec<u8>,
+    pub init: Content,
     /// One entry per trial.
     pub trials: Vec<ReferenceTrial>,
     /// The task as it is given, on the inputs that take turns when it is timed; none if it is not.
@@ -64,8 +65,10 @@ pub type Outcome = Result<Reference, AtFault>;
 impl Weigh for Outcome {
     fn bytes(&self) -> usize {
         let Ok(reference) = self else { return 1024 };
-        let trial =
-            |t: &ReferenceTrial| t.inputs.len() + t.state.len() + t.outputs.len() + t.after.len();
+        let trial = |t: &ReferenceTrial| {
+            let after = t.after.as_ref().map_or(0, |after| after.len());
+            t.inputs.len() + t.state.len() + t.outputs.len() + after
+        };
         reference.init.len()
             + reference.trials.iter().chain(&reference.timed).map(trial).sum::<usize>()
     }

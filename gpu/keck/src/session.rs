@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::poll::{Ready, wait};
 use crate::strain::Lingerer;
-use crate::wire;
+use crate::wire::{self, Content, Handed};
 use crate::zygote::Forked;
 
 /// Printed text that is kept of one worker.
@@ -40,12 +40,12 @@ pub struct Reply {
     /// The packet.
     pub value: Value,
     /// Content of the memory files by name.
-    pub blobs: Vec<(String, Vec<u8>)>,
+    pub blobs: Vec<(String, Content)>,
 }
 
 impl Reply {
     /// Takes the memory file of a name.
-    pub fn take(&mut self, name: &str) -> Option<Vec<u8>> {
+    pub fn take(&mut self, name: &str) -> Option<Content> {
         let place = self.blobs.iter().position(|(n, _)| n == name)?;
         Some(self.blobs.swap_remove(place).1)
     }
@@ -84,7 +84,7 @@ impl Session {
     pub fn ask(
         &mut self,
         question: Value,
-        blobs: &[(&str, &[u8])],
+        blobs: &[(&str, Handed<'_>)],
         timeout: Duration,
     ) -> Result<Answer, Error> {
         self.put(question, blobs)?;
@@ -92,13 +92,20 @@ impl Session {
     }
 
     /// Puts a question. That the worker has gone is noticed when it is heard.
-    pub fn put(&mut self, mut question: Value, blobs: &[(&str, &[u8])]) -> Result<(), Error> {
+    pub fn put(&mut self, mut question: Value, blobs: &[(&str, Handed<'_>)]) -> Result<(), Error> {
         question["blobs"] = blobs.iter().map(|(name, _)| *name).collect();
-        let files = blobs
-            .iter()
-            .map(|(_, data)| wire::memory_file(data))
-            .collect::<Result<Vec<OwnedFd>, Error>>()?;
-        let fds: Vec<_> = files.iter().map(AsRawFd::as_raw_fd).collect();
+        let mut files: Vec<OwnedFd> = Vec::new();
+        let mut fds = Vec::new();
+        for (_, handed) in blobs {
+            match handed {
+                Handed::File(file) => fds.push(file.as_raw_fd()),
+                Handed::Bytes(data) => {
+                    let file = wire::memory_file(data)?;
+                    fds.push(file.as_raw_fd());
+                    files.push(file);
+                }
+            }
+        }
         let packet = question.to_string();
         let _ = wire::send(self.forked.socket.as_fd(), packet.as_bytes(), &fds);
         Ok(())
@@ -178,10 +185,10 @@ impl Session {
         }
         let mut blobs = Vec::with_capacity(fds.len());
         for (name, fd) in names.iter().zip(fds) {
-            let (Some(name), Some(data)) =
-                (name.as_str(), wire::read_memory_file(fd, self.file_limit))
-            else {
-                return Answer::Gone("it handed over more bytes than it may");
+            let (Some(name), Some(data)) = (name.as_str(), Content::of(fd, self.file_limit)) else {
+                return Answer::Gone(
+                    "it handed over more bytes than it may, or can still change them",
+                );
             };
             blobs.push((name.to_owned(), data));
         }

@@ -8,6 +8,8 @@ use crate::tensors::{Blob, DType};
 const CHUNK: usize = 1 << 12;
 /// Values that one thread looks at; more are shared among several. Always the same, so that sums are.
 const PART: usize = 1 << 20;
+/// Sums that are made side by side.
+const LANES: usize = 8;
 
 /// Statistics of output `index` of two blobs of the same shape and dtype.
 pub fn compare(reference: &Blob<'_>, candidate: &Blob<'_>, index: usize) -> OutputStats {
@@ -17,7 +19,7 @@ pub fn compare(reference: &Blob<'_>, candidate: &Blob<'_>, index: usize) -> Outp
     let size = PART * dtype.width();
     let pairs: Vec<_> = left.chunks(size).zip(right.chunks(size)).collect();
     let mut stats = OutputStats {
-        dtype: name,
+        dtype: name.into(),
         elements: (left.len() / dtype.width()) as u64,
         nonfinite_mismatches: 0,
         nonfinite_reference: 0,
@@ -83,33 +85,38 @@ impl Part {
         let mut part = Self::default();
         let mut points = Vec::with_capacity(CHUNK);
         // Of the points so far; nearly all others lie below it and are not kept.
-        let mut known: Vec<(f64, f64)> = Vec::new();
-        for (expected, found) in left.chunks_exact(width).zip(right.chunks_exact(width)) {
-            let a = value(expected);
-            if a.is_finite() {
-                part.max_reference = part.max_reference.max(a.abs());
-            } else {
-                part.nonfinite_reference += 1;
+        let mut known = Corners::of(Vec::new());
+        for (left, right) in left.chunks(CHUNK * width).zip(right.chunks(CHUNK * width)) {
+            for expected in left.chunks_exact(width) {
+                let size = value(expected).abs();
+                let finite = size < f64::INFINITY;
+                part.nonfinite_reference += u64::from(!finite);
+                part.max_reference =
+                    if finite && size > part.max_reference { size } else { part.max_reference };
             }
-            if expected == found {
+            if left == right {
                 continue;
             }
-            part.exact_mismatches += u64::from(exact);
-            let b = value(found);
-            if !a.is_finite() || !b.is_finite() {
-                part.nonfinite_mismatches += u64::from(!same_nonfinite(a, b));
-            } else if a != b {
+            for (expected, found) in left.chunks_exact(width).zip(right.chunks_exact(width)) {
+                if expected == found {
+                    continue;
+                }
+                part.exact_mismatches += u64::from(exact);
+                let (a, b) = (value(expected), value(found));
                 let point = (a.abs(), (a - b).abs());
-                if !dominated(&known, point) {
+                if !(a.is_finite() && b.is_finite()) {
+                    part.nonfinite_mismatches += u64::from(!same_nonfinite(a, b));
+                } else if a != b && !known.dominate(point) {
                     points.push(point);
                 }
             }
+            // At most twice as many as are looked at in between.
             if points.len() >= CHUNK {
-                points.append(&mut known);
-                known = hull(std::mem::take(&mut points));
+                points.append(&mut known.corners);
+                known = Corners::of(hull(std::mem::take(&mut points)));
             }
         }
-        points.append(&mut known);
+        points.append(&mut known.corners);
         part.hull = hull(points);
         part
     }
@@ -119,12 +126,16 @@ impl Part {
 pub fn nonfinite(blob: &Blob<'_>, index: usize) -> u64 {
     let name = blob.entries.get(index).map(|e| e.dtype.as_str()).unwrap_or_default();
     let dtype = DType::named(name).unwrap_or(DType::U8);
-    let values = blob.raw(index).chunks_exact(dtype.width());
-    let odd = match dtype {
-        DType::F32 => values.filter(|b| !single(b).is_finite()).count(),
-        _ => values.filter(|b| !dtype.value(b).is_finite()).count(),
-    };
-    odd as u64
+    let width = dtype.width();
+    let parts: Vec<_> = blob.raw(index).chunks(PART * width).collect();
+    let odd = in_parts(&parts, |part| {
+        let values = part.chunks_exact(width);
+        match dtype {
+            DType::F32 => values.filter(|b| !single(b).is_finite()).count(),
+            _ => values.filter(|b| !dtype.value(b).is_finite()).count(),
+        }
+    });
+    odd.into_iter().sum::<usize>() as u64
 }
 
 /// Both NaN, or the same infinity.
@@ -142,14 +153,23 @@ pub fn spread(bytes: &[u8], dtype: DType) -> f64 {
 
 fn spread_of(bytes: &[u8], width: usize, value: impl Fn(&[u8]) -> f64 + Sync) -> f64 {
     let parts: Vec<_> = bytes.chunks(PART * width).collect();
-    let finite = |part: &&[u8]| {
-        let values = part.chunks_exact(width).map(&value).filter(|v| v.is_finite());
-        values.fold((0.0, 0u64, f64::INFINITY, f64::NEG_INFINITY), |(sum, count, low, high), v| {
-            (sum + v, count + 1, v.min(low), v.max(high))
-        })
-    };
     let of_all = |a: (f64, u64, f64, f64), b: (f64, u64, f64, f64)| {
         (a.0 + b.0, a.1 + b.1, a.2.min(b.2), a.3.max(b.3))
+    };
+    let finite = |part: &&[u8]| {
+        // Several sums side by side: one would wait for itself at each step.
+        let mut sums = [(0.0, 0u64, f64::INFINITY, f64::NEG_INFINITY); LANES];
+        for some in part.chunks(LANES * width) {
+            for (bytes, (sum, count, low, high)) in some.chunks_exact(width).zip(&mut sums) {
+                let v = value(bytes);
+                let finite = v.is_finite();
+                *sum += if finite { v } else { 0.0 };
+                *count += u64::from(finite);
+                *low = if finite && v < *low { v } else { *low };
+                *high = if finite && v > *high { v } else { *high };
+            }
+        }
+        sums.into_iter().reduce(of_all).unwrap_or_default()
     };
     match in_parts(&parts, finite).into_iter().reduce(of_all) {
         Some((sum, count, low, high)) if count > 0 => {
@@ -160,11 +180,36 @@ fn spread_of(bytes: &[u8], width: usize, value: impl Fn(&[u8]) -> f64 + Sync) ->
     }
 }
 
-/// Whether a corner has a smaller reference and no smaller error: no tolerance lets it pass that does
-/// not let the point pass.
-fn dominated(corners: &[(f64, f64)], point: (f64, f64)) -> bool {
-    let before = corners.partition_point(|corner| corner.0 <= point.0);
-    before > 0 && corners[before - 1].1 >= point.1
+/// Corners of a hull, to be asked for many points.
+struct Corners {
+    corners: Vec<(f64, f64)>,
+    /// By a reference's exponent, the error up to which each point is dominated.
+    limits: Vec<f64>,
+}
+
+impl Corners {
+    fn of(corners: Vec<(f64, f64)>) -> Self {
+        let mut limits = vec![-1.0; 1 << 11];
+        let mut next = 0;
+        for (exponent, limit) in limits.iter_mut().enumerate() {
+            let least = f64::from_bits((exponent as u64) << 52);
+            let below = corners[next..].iter().take_while(|corner| corner.0 <= least).count();
+            next += below;
+            *limit = if next > 0 { corners[next - 1].1 } else { -1.0 };
+        }
+        Self { corners, limits }
+    }
+
+    /// Whether a corner has no greater reference and no smaller error: no tolerance lets it pass that does
+    /// not let the point pass.
+    fn dominate(&self, point: (f64, f64)) -> bool {
+        let exponent = (point.0.to_bits() >> 52) as usize;
+        if self.limits.get(exponent).is_some_and(|limit| point.1 <= *limit) {
+            return true;
+        }
+        let before = self.corners.partition_point(|corner| corner.0 <= point.0);
+        before > 0 && self.corners[before - 1].1 >= point.1
+    }
 }
 
 /// Corners of the upper left hull of `(|reference|, |error|)`: for every slope >= 0 the point
@@ -215,8 +260,8 @@ mod tests {
             split in 1usize..100,
         ) {
             let (first, rest) = raw.split_at(split.min(raw.len() - 1));
-            let known = hull(first.to_vec());
-            let kept = rest.iter().filter(|p| !dominated(&known, **p)).chain(&known).copied();
+            let known = Corners::of(hull(first.to_vec()));
+            let kept = rest.iter().filter(|p| !known.dominate(**p)).chain(&known.corners).copied();
             prop_assert_eq!(hull(kept.collect()), hull(raw.clone()));
         }
     }

@@ -16,6 +16,13 @@ pub struct Entry {
     bytes: u64,
 }
 
+impl Entry {
+    /// Whether the other has the same dtype, shape and count of bytes, wherever it lived.
+    pub fn like(&self, other: &Self) -> bool {
+        self.dtype == other.dtype && self.shape == other.shape && self.bytes == other.bytes
+    }
+}
+
 #[derive(Deserialize)]
 struct Header {
     tensors: Vec<Entry>,

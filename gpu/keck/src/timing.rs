@@ -13,6 +13,7 @@ use crate::looks::Look;
 use crate::measure::MeasureJob;
 use crate::reference::{AtFault, Reference};
 use crate::session::{Answer, Reply, Session};
+use crate::wire::Handed;
 
 /// Kinds of calls: as anyone makes them, with launches ahead of the device, and replays of a graph,
 /// ahead of it too. The latter two take the time of the work alone.
@@ -122,15 +123,23 @@ impl Bench<'_> {
         } else if times.graph.is_some() {
             checked.extend(replayed);
         }
-        Ok((Timing::Taken(times), checked))
+        Ok((Timing::Taken(Box::new(times)), checked))
     }
 
-    pub fn candidate(&mut self, question: Value, blobs: &[(&str, &[u8])]) -> Result<Reply, Stop> {
+    pub fn candidate(
+        &mut self,
+        question: Value,
+        blobs: &[(&str, Handed<'_>)],
+    ) -> Result<Reply, Stop> {
         let timeout = self.judge.config.trial_timeout;
         heard(self.judge.ask(self.candidate, question, blobs, timeout)?)
     }
 
-    pub fn baseline(&mut self, question: Value, blobs: &[(&str, &[u8])]) -> Result<Reply, Error> {
+    pub fn baseline(
+        &mut self,
+        question: Value,
+        blobs: &[(&str, Handed<'_>)],
+    ) -> Result<Reply, Error> {
         let timeout = self.judge.config.trial_timeout;
         trusted(self.judge.ask(self.baseline, question, blobs, timeout)?)
     }
@@ -139,11 +148,11 @@ impl Bench<'_> {
         let _shared = self.judge.lease.shared();
         let trials = &self.reference.timed;
         let names: Vec<String> = (0..trials.len()).map(|i| format!("inputs{i}")).collect();
-        let mut blobs: Vec<(&str, &[u8])> =
-            names.iter().zip(trials).map(|(n, t)| (n.as_str(), t.inputs.as_slice())).collect();
+        let mut blobs: Vec<(&str, Handed<'_>)> =
+            names.iter().zip(trials).map(|(n, t)| (n.as_str(), t.inputs.handed())).collect();
         let question = json!({ "do": "time", "time": "open" });
         self.baseline(question.clone(), &blobs)?;
-        blobs.push(("state", trials.first().map(|t| t.state.as_slice()).unwrap_or_default()));
+        blobs.push(("state", trials.first().map_or(Handed::Bytes(&[]), |t| t.state.handed())));
         self.candidate(question, &blobs)?;
         Ok(())
     }

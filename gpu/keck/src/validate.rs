@@ -10,6 +10,7 @@ use crate::reference::derive;
 use crate::session::{Answer, Reply, Session};
 use crate::stats::spread;
 use crate::tensors::{Blob, DType};
+use crate::wire::Content;
 
 /// Parameters that are perturbed one by one; further ones are taken to be alive.
 const PARAMETERS_MAX: usize = 64;
@@ -28,7 +29,7 @@ pub struct ValidateJob {
 /// A trial with the outputs it is compared by.
 struct Seen {
     trial: ModuleTrial,
-    outputs: Vec<u8>,
+    outputs: Content,
     has_inputs: bool,
 }
 
@@ -53,8 +54,8 @@ impl Judge {
         let depends_on_inputs = seen
             .first()
             .filter(|first| first.has_inputs)
-            .map(|first| seen.iter().any(|other| other.outputs != first.outputs));
-        let first = seen.first().map(|s| s.outputs.as_slice()).unwrap_or_default();
+            .map(|first| seen.iter().any(|other| *other.outputs != *first.outputs));
+        let first = seen.first().map(|s| &*s.outputs).unwrap_or_default();
         let dead_parameters = self.dead_parameters(&mut session, &loaded.value, job, first)?;
         let trials = seen.into_iter().take(job.trials).map(|s| s.trial).collect();
         Ok(ModuleRun::Ran { trials, depends_on_inputs, dead_parameters })
@@ -87,7 +88,7 @@ impl Judge {
             let question = json!({ "do": "dead", "seed": seed, "parameter": name });
             match heard(self.ask(session, question, &[], self.config.trial_timeout)?, "forward") {
                 Ok(mut reply) => {
-                    if reply.take("first").unwrap_or_default() == baseline {
+                    if *reply.take("first").unwrap_or_default() == *baseline {
                         dead.push(name.to_owned());
                     }
                 }
@@ -129,17 +130,12 @@ fn observe(mut reply: Reply, seed: u64) -> Result<Seen, ModuleRun> {
     if reply.value["tensors"] != Value::Bool(true) {
         return Err(failed("the output is neither a tensor nor a tuple or list of tensors"));
     }
+    let repeatable = reply.value["repeats"] == true;
     let mut take = |name: &str| reply.take(name).unwrap_or_default();
-    let (outputs, second, inputs) = (take("first"), take("second"), take("inputs"));
+    let (outputs, inputs) = (take("first"), take("inputs"));
     let blob = Blob::read(&outputs).ok_or_else(|| failed("an output's dtype is not supported"))?;
-    let mut trial = ModuleTrial {
-        seed,
-        elements: 0,
-        nonfinite: 0,
-        max_abs: 0.0,
-        spread: 0.0,
-        repeatable: outputs == second,
-    };
+    let mut trial =
+        ModuleTrial { seed, elements: 0, nonfinite: 0, max_abs: 0.0, spread: 0.0, repeatable };
     for (index, entry) in blob.entries.iter().enumerate() {
         let Some(dtype) = DType::named(&entry.dtype) else { continue };
         for bytes in blob.raw(index).chunks_exact(dtype.width()) {

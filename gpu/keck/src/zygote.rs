@@ -16,9 +16,10 @@ use crate::poll::{Ready, wait};
 use crate::wire;
 
 /// The workers' source, written to the private folder at start.
-const SOURCES: [(&str, &str); 14] = [
+const SOURCES: [(&str, &str); 15] = [
     ("clock.py", include_str!("../worker/clock.py")),
     ("fences.py", include_str!("../worker/fences.py")),
+    ("lease.py", include_str!("../worker/lease.py")),
     ("inline.py", include_str!("../worker/inline.py")),
     ("jit.py", include_str!("../worker/jit.py")),
     ("kernel.py", include_str!("../worker/kernel.py")),

@@ -175,3 +175,30 @@ fn what_is_too_large_is_named() {
     assert_eq!(kind, FailureKind::OutOfMemory);
     assert!(correct(&measure(&judge, &small, &twice())));
 }
+
+/// Large tensors are sealed and shared instead of copied: right, wrong and meddling candidates are told
+/// apart as with small ones, and so they are where the task itself writes to its input.
+#[test]
+fn large_tensors_are_judged_as_small_ones() {
+    let judge = common::judge(1);
+    let wide =
+        |text: String| text.replace("BLOCK=64", "BLOCK=1 << 19").replace(", 64)", ", 1 << 19)");
+    let inputs = "[torch.randn(3 << 19)]";
+    let right = wide(twice());
+    let late = wide(kernel("tl.where(at == 3 * 524288 - 1, v, v * 2)", SAME, "y"));
+    let meddling =
+        right.replace("tl.store(dst", "tl.store(src + at, v + 1, mask=at == 9)\n    tl.store(dst");
+    let plain = module("x * 2", inputs);
+    assert!(correct(&measure(&judge, &plain, &right)));
+    assert!(!correct(&measure(&judge, &plain, &late)));
+    let (kind, text) = failed(&measure(&judge, &plain, &meddling));
+    assert_eq!(
+        (kind, text.as_str()),
+        (FailureKind::InputsChanged, "input tensor 0 was written to")
+    );
+    let writing = module("x.mul_(2)", inputs);
+    let in_place = wide(kernel("v * 2", "x", "x"));
+    assert!(correct(&measure(&judge, &writing, &in_place)));
+    // Outputs are right, but the input keeps what it was.
+    assert!(!correct(&measure(&judge, &writing, &right)));
+}

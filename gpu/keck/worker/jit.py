@@ -14,32 +14,7 @@ from triton.compiler import ASTSource
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-
-class Lease:
-    """This worker's share of the device while a call is answered."""
-
-    def __init__(self):
-        self.sock, self.depth = None, 0
-
-    def say(self, what, waits=False):
-        """Tells the judge what comes now; `waits` for its word that the device is there for it."""
-        if self.sock:
-            self.sock.send(b'{"compiling": "%s"}' % what)
-            if waits:
-                self.sock.recv(64)
-
-    def __enter__(self):
-        self.depth += 1
-        if self.depth == 1:
-            self.say(b"starts")
-
-    def __exit__(self, *_):
-        self.depth -= 1
-        if self.depth == 0:
-            self.say(b"ends", waits=True)
-
-
-LEASE = Lease()
+from lease import LEASE
 
 
 def without_device(owner, name):
@@ -58,11 +33,11 @@ def tuning():
     inner = Autotuner._bench
 
     def bench(self, *args, **kwargs):
-        LEASE.say(b"tunes", waits=True)
+        LEASE.say(b"alone")
         try:
             return inner(self, *args, **kwargs)
         finally:
-            LEASE.say(b"tuned", waits=True)
+            LEASE.take()
 
     Autotuner._bench = bench
 

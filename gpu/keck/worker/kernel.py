@@ -13,10 +13,11 @@ import torch
 
 import clock  # noqa: F401  (binds its functions now)
 import inline
-import jit
+import jit  # noqa: F401  (Triton, told where its parts may be faster)
 import watch
 import wire
 from fences import Fences
+from lease import LEASE
 from module import init_arguments
 from report import failure
 from timed import Timed, inputs_of
@@ -69,7 +70,7 @@ class Session:
             try:
                 reply, out = handlers[message["do"]](message, blobs)
             except BaseException as error:  # a candidate may raise anything, SystemExit included
-                jit.LEASE.sock = None
+                LEASE.begin(None)
                 reply, out = failure(self.step, error), []
             wire.send(self.sock, reply, out)
 
@@ -121,32 +122,32 @@ class Session:
         with torch.enable_grad():
             model = entry(*args, **kwargs)
         self.model = torch.nn.Module.eval(torch.nn.Module.to(model, self.device))
-        self.load_state(blobs["state"])
+        self.load_state(wire.decode(blobs["state"], self.device))
         return {"loaded": True}, []
 
-    def load_state(self, data):
+    def load_state(self, state):
         self.step = "state"
-        state = wire.decode(data, self.device)
         torch.nn.Module.load_state_dict(self.model, state, strict=True)
 
     def call(self, message, blobs):
-        """One challenge: outputs, the inputs as they are afterwards, and what was seen."""
+        """One challenge: outputs, the inputs as they are afterwards if they were written to, and what
+        was seen."""
         seen = watch.WATCH
+        state, base = (wire.decode(blobs[name], self.device) for name in ("state", "inputs"))
+        LEASE.begin(self.sock if self.device != "cpu" else None)
+        LEASE.take()
         seen.ops = {} if message["log"] else None
-        if "state" in blobs:
-            self.load_logged(blobs["state"], message["log"])
+        self.load_logged(state, message["log"])
         loading = seen.ops or {}
-        values = wire.decode(blobs["inputs"], self.device)
+        values = wire.renewed(base)
         self.step = "forward"
         seen.launches, seen.names = 0, set()
         seen.ops = {} if message["log"] else None
         # Memory that a kernel leaves unwritten must not hold anything that looks like an answer.
         torch.utils.deterministic.fill_uninitialized_memory = True
         deterministic(True)
-        jit.LEASE.sock = self.sock if self.device != "cpu" else None
         fences = Fences(message["sizes"] if self.device != "cpu" else [], self.device)
         result, kernels = self.observed(values, message["log"])
-        jit.LEASE.sock = None
         launches, ops = seen.launches, seen.ops or {}
         outputs = wire.flatten(result)
         kinds = [describe(o) for o in outputs]
@@ -154,18 +155,24 @@ class Session:
         fenced = fences.whole(plain)
         if message["keep"]:
             self.kept = plain
-        reply = {"kinds": kinds, "fenced": fenced, "launches": launches, "ops": ops, "loading": loading, "kernels": kernels,
-                 "jitted": sorted(seen.names)}
-        return reply, [("outputs", wire.encode(plain, contiguous=True)),
-                       ("after", wire.encode(values))]
+        reply = {"kinds": kinds, "fenced": fenced, "launches": launches, "ops": ops,
+                 "loading": loading, "kernels": kernels, "jitted": sorted(seen.names)}
+        untouched = wire.untouched(values, base)
+        if wire.is_large(plain):
+            LEASE.leave()
+        out = [("outputs", wire.encode(plain, contiguous=True))]
+        if not untouched:
+            out.append(("after", wire.encode(values)))
+        LEASE.begin(None)
+        return reply, out
 
-    def load_logged(self, data, log):
+    def load_logged(self, state, log):
         """Hooks of a candidate's own may compute while state is loaded."""
         mode = watch.OpLog() if log else None
         if mode:
             ModeEnter(mode)
         try:
-            self.load_state(data)
+            self.load_state(state)
         finally:
             if mode:
                 ModeExit(mode, None, None, None)
@@ -199,7 +206,7 @@ class Session:
         self.step = "forward"
         if message["time"] == "open":
             deterministic(False)
-            self.load_state(blobs["state"])
+            self.load_state(wire.decode(blobs["state"], self.device))
             self.timed = Timed(self.model, self.device, inputs_of(blobs))
             return {}, []
         return self.timed.answer(message)

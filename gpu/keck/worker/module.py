@@ -1,15 +1,20 @@
 """Role `module`: runs a reference (a proposed module) and hands over what it did.
 
-The module is as hostile as any candidate; this worker is confined the same way. It compares
-nothing: every run's bytes go to the judge.
+The module is as hostile as any candidate; this worker is confined the same way. What it says of its
+own runs (that two gave the same, that inputs were left alone, how far double precision is) is as good
+as the bytes would be: they come from the same process, and no candidate's do.
 """
 
 import copy
+import math
+import time
 
 import torch
 
+import clock
 import watch
 import wire
+from lease import LEASE
 from report import failure
 from timed import Timed, inputs_of
 
@@ -17,6 +22,7 @@ SCALES = {"plain": (1.0, 0.0), "x30": (30.0, 0.0), "x0.05": (0.05, 0.0), "+2.5":
           "x8": (8.0, 0.0), "x1e5": (1e5, 0.0)}
 NOISE = 0.3
 NOISE_SALT = 0x9E3779B97F4A7C15
+now = time.perf_counter_ns
 
 
 def serve(sock, config):
@@ -26,7 +32,7 @@ def serve(sock, config):
 class Session:
     def __init__(self, sock, device):
         self.sock, self.device = sock, device
-        self.model = None
+        self.model, self.took = None, []
         self.step = "import"
 
     def loop(self):
@@ -39,6 +45,7 @@ class Session:
             try:
                 reply, out = handlers[message["do"]](message, blobs)
             except BaseException as error:  # a module may raise anything, SystemExit included
+                LEASE.begin(None)
                 reply, out = failure(self.step, error), []
             wire.send(self.sock, reply, out)
 
@@ -91,50 +98,70 @@ class Session:
 
     def trial(self, message, _blobs):
         """Two runs on copies of the same inputs, and one in float64 where that works. Right values
-        are those of full single precision; times are taken with torch's own settings."""
+        are those of full single precision; times are taken with torch's own settings. The second
+        run's outputs are handed over only if they differ, the inputs after the run only if it wrote
+        to them, and of float64 how far each output is from it."""
         torch.backends.cudnn.allow_tf32 = False
         self.perturb(message["seed"] if message["perturb"] else None)
         values = self.inputs(message["seed"], message["scale"])
-        stored = wire.encode(values)
+        # Nobody writes to them any more: models get copies.
+        stored = wire.encode(values, copy=False)
         state = wire.encode(dict(self.model.state_dict()))
-        self.step = "forward"
+        base = wire.decode(stored, self.device)
+        LEASE.begin(self.sock if self.device != "cpu" else None)
+        LEASE.take()
+        self.step, self.took = "forward", []
         watch.WATCH.ops = {}
         with watch.OpLog():
-            first, after = self.run(stored)
-        ops = sorted(watch.WATCH.ops)
-        out = [("inputs", stored), ("state", state), ("first", first), ("after", after)]
-        reply = {"tensors": self.tensors, "ops": ops}
+            outputs, after = self.run(base)
+        reply = {"tensors": self.tensors, "ops": sorted(watch.WATCH.ops)}
+        # A module that gives the same memory again must not change what it gave before.
+        outputs = [o.detach().clone() for o in outputs]
+        out = [("inputs", stored), ("state", state)]
+        if after is not None:
+            out.append(("after", wire.encode(after)))
         if message["twice"]:
-            out.append(("second", self.run(stored)[0]))
+            second, _ = self.run(base)
+            reply["repeats"] = same(outputs, second)
+            if not reply["repeats"]:
+                out.append(("second", wire.encode(second, contiguous=True)))
         if message["wide"]:
-            wide = self.run_wide(stored)
-            if wide is not None:
-                out.append(("wide", wide))
-        return reply, out
+            reply["wide"] = self.run_wide(base, outputs)
+        if wire.is_large(outputs):
+            LEASE.leave()
+        out.append(("first", wire.encode(outputs, contiguous=True)))
+        LEASE.begin(None)
+        return {**reply, "ns": min(self.took)}, out
 
-    def run(self, stored):
-        values = wire.decode(stored, self.device)
+    def run(self, base):
+        """The outputs, and the inputs if they were written to."""
+        values = wire.renewed(base)
+        start = now()
         result = self.model(*values)
+        if self.device != "cpu":
+            clock.synchronize()
+        self.took.append(now() - start)
         outputs = wire.flatten(result)
         self.tensors = all(isinstance(o, torch.Tensor) for o in outputs) and bool(outputs)
-        kept = outputs if self.tensors else []
-        return wire.encode(kept, contiguous=True), wire.encode(values)
+        return outputs if self.tensors else [], None if wire.untouched(values, base) else values
 
-    def run_wide(self, stored):
-        """The same trial in float64, so that the judge can see how well conditioned it is."""
+    def run_wide(self, base, outputs):
+        """The same trial in float64, so that the judge can see how well conditioned it is: for each
+        output its largest distance from it and its largest magnitude, null where that is no finite
+        number or the two cannot be compared. Null altogether where there is no such run."""
         try:
             model = copy.deepcopy(self.model).double()
-            values = wire.decode(stored, self.device)
-            return wire.encode(wire.flatten(model(*widen(values))), contiguous=True)
+            wide = wire.flatten(model(*widen(wire.renewed(base))))
+            return [distance(a, b) for a, b in zip(outputs, wide)]
         except Exception:  # many modules name float32 themselves; then there is no wide run
             return None
 
     def dead(self, message, _blobs):
         """A run with only the named parameter perturbed, on the inputs of `seed`."""
         self.perturb(message["seed"], names={message["parameter"]})
-        stored = wire.encode(self.inputs(message["seed"]))
+        base = wire.decode(wire.encode(self.inputs(message["seed"])), self.device)
         self.step = "forward"
-        return {}, [("first", self.run(stored)[0])]
+        return {}, [("first", wire.encode(self.run(base)[0], contiguous=True))]
 
     def time(self, message, blobs):
         self.step = "forward"
@@ -169,6 +196,24 @@ def init_arguments(init):
     if isinstance(init, dict):
         return [], init
     return init, {}
+
+
+def same(left, right):
+    """Whether two lists of tensors have the same shapes, dtypes and bytes."""
+    return len(left) == len(right) and all(
+        a.shape == b.shape and a.dtype == b.dtype
+        and torch.equal(wire.flat_bytes(a.contiguous()), wire.flat_bytes(b.contiguous()))
+        for a, b in zip(left, right))
+
+
+def distance(narrow, wide):
+    """[largest distance, largest magnitude] of a single-precision output from a double one."""
+    if narrow.dtype != torch.float32 or wide.dtype != torch.float64 or narrow.shape != wide.shape:
+        return None
+    if wide.numel() == 0:
+        return [0.0, 0.0]
+    found = [(narrow - wide).abs().max().item(), wide.abs().max().item()]
+    return [value if math.isfinite(value) else None for value in found]
 
 
 def widen(value):

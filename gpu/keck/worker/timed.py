@@ -46,7 +46,7 @@ class Timed:
         self.results, times, tails, late = [], [], [], 0
         for _ in range(message["calls"]):
             values, which = self.next_inputs()
-            arguments = renewed(values)
+            arguments = wire.renewed(values)
             result, ns, tail, begun = self.clock.timed(lambda: self.model(*arguments), ahead)
             self.results.append((which, result))
             times.append(ns)
@@ -67,12 +67,12 @@ class Timed:
     def needs(self, message):
         """The share of the floating-point inputs on which the result depends: of 16 stretches, those
         whose change changes any output. Only a reference is asked."""
-        values = renewed(self.inputs[0])
+        values = wire.renewed(self.inputs[0])
         before = [clone(o) for o in wire.flatten(self.model(*values))]
         total = sum(wire.extent(v) for v in tensors(values) if v.is_floating_point())
         start, seen = message["seed"] % (total // 16 + 1), 0
         for stretch in range(16):
-            values = renewed(self.inputs[0])
+            values = wire.renewed(self.inputs[0])
             at = start + stretch * (total // 16)
             for tensor in (v for v in tensors(values) if v.is_floating_point()):
                 size = wire.extent(tensor)
@@ -90,7 +90,7 @@ class Timed:
         calls = []
         for _ in range(message["calls"]):
             values, _which = self.next_inputs()
-            arguments = renewed(values)
+            arguments = wire.renewed(values)
             clock.flush()
             clock.synchronize()
             profiler = clock.Profiler()
@@ -103,7 +103,7 @@ class Timed:
     def capture(self, _message):
         """Records one call as a CUDA graph over inputs that keep their place."""
         try:
-            self.static = renewed(self.inputs[0])
+            self.static = wire.renewed(self.inputs[0])
             clock.synchronize()
             self.graph = CudaGraph()
             # Not `torch.cuda.graph`: that collects garbage and empties the allocator's cache first.
@@ -132,20 +132,6 @@ class Timed:
             times.append(ns)
         clock.synchronize()
         return {"ns": times}, []
-
-
-def renewed(value):
-    """The same values in new memory, strides kept."""
-    if isinstance(value, torch.Tensor):
-        if value.is_contiguous() or value.numel() == 0:
-            return clone(value)
-        new = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-        return copy_(new, value)
-    if isinstance(value, (list, tuple)):
-        return type(value)([renewed(v) for v in value])
-    if isinstance(value, dict):
-        return {key: renewed(v) for key, v in value.items()}
-    return value
 
 
 def tensors(value):

@@ -7,6 +7,7 @@ strides, offset, bytes). Nothing is ever pickled: both sides are hostile to each
 """
 
 import json
+import mmap
 import os
 import resource
 import socket
@@ -16,6 +17,10 @@ import torch
 
 MAX_PACKET = 160 * 1024
 ALIGN = 64
+# Larger memory files are mapped and not read.
+LARGE = 4 << 20
+# Bound before any candidate exists.
+equal, clone, as_strided = torch.equal, torch.Tensor.clone, torch.as_strided
 
 
 def send(sock, message, blobs=()):
@@ -27,7 +32,8 @@ def send(sock, message, blobs=()):
     fds = []
     try:
         for name, chunks in blobs:
-            fd = os.memfd_create(name)
+            # The judge seals what it keeps: nobody can change it then, so it need not copy it.
+            fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             fds.append(fd)
             for chunk in chunks:
                 view = memoryview(chunk)
@@ -70,6 +76,10 @@ def receive(sock):
 def read_all(fd):
     """The content of a memory file, in memory that can be written to."""
     size = os.fstat(fd).st_size
+    if size >= LARGE:
+        data = mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE)
+        os.close(fd)
+        return data
     data = bytearray(size)
     view, at = memoryview(data), 0
     while at < size:
@@ -85,6 +95,11 @@ def read_all(fd):
 RETURN_TYPES = {kind for kind in vars(torch.return_types).values() if isinstance(kind, type)}
 
 
+def is_large(tensors):
+    """Whether so many bytes are to be handed over that the device should not be kept meanwhile."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) >= LARGE
+
+
 def dtype_name(tensor):
     return str(tensor.dtype).removeprefix("torch.")
 
@@ -96,17 +111,62 @@ def extent(tensor):
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride()))
 
 
-def raw(tensor):
+def raw(tensor, copy):
     """The bytes of a tensor's extent, gaps included, on the host."""
-    span = torch.as_strided(tensor.detach(), (extent(tensor),), (1,))
-    kept = span.clone() if span.device.type == "cpu" else span.cpu()
+    kept = span(tensor)
+    if kept.device.type != "cpu":
+        kept = kept.cpu()
+    elif copy:
+        kept = clone(kept)
     return memoryview(kept.view(torch.uint8).numpy()) if kept.numel() else b""
 
 
-def encode(value, contiguous=False):
+def leaves(value):
+    """What a nest of lists, tuples and dicts holds."""
+    if isinstance(value, dict):
+        value = [part for pair in value.items() for part in pair]
+    if isinstance(value, (list, tuple)):
+        return [leaf for part in value for leaf in leaves(part)]
+    return [value]
+
+
+def untouched(values, base):
+    """Whether the tensors of two nests have the same layouts and bytes, as inputs after a call and a
+    copy from before it do that were left alone."""
+    def kind(tensor):
+        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+    left, right = ([leaf for leaf in leaves(nest) if isinstance(leaf, torch.Tensor)]
+                   for nest in (values, base))
+    return len(left) == len(right) and all(
+        kind(a) == kind(b) and equal(flat_bytes(a), flat_bytes(b)) for a, b in zip(left, right))
+
+
+def renewed(value):
+    """The same values in new memory, strides and gaps kept."""
+    if isinstance(value, torch.Tensor):
+        return as_strided(clone(span(value)), value.size(), value.stride())
+    if isinstance(value, (list, tuple)):
+        return type(value)([renewed(v) for v in value])
+    if isinstance(value, dict):
+        return {key: renewed(v) for key, v in value.items()}
+    return value
+
+
+def span(tensor):
+    """The elements of storage between the first and the last of a tensor, where they are."""
+    return as_strided(tensor.detach(), (extent(tensor),), (1,))
+
+
+def flat_bytes(tensor):
+    return span(tensor).view(torch.uint8)
+
+
+def encode(value, contiguous=False, copy=True):
     """Byte chunks for a nest of tensors and plain values.
 
-    With `contiguous` the tensors are stored in logical order and their strides only described.
+    With `contiguous` the tensors are stored in logical order and their strides only described. Without
+    `copy` the chunks of tensors on the host are their own memory.
     """
     tensors, chunks = [], []
     offset = 0
@@ -114,7 +174,7 @@ def encode(value, contiguous=False):
     def put(tensor):
         nonlocal offset
         stored = tensor.detach().contiguous() if contiguous else tensor
-        data = raw(stored)
+        data = raw(stored, copy)
         entry = {
             "dtype": dtype_name(tensor),
             "shape": list(tensor.shape),

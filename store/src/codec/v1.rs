@@ -3,7 +3,7 @@
 use events::event::{Actor, Event, Recorded};
 use events::ids::{Digest, KernelId, Seq};
 use events::outcome::{
-    Execution, Failure, Measurement, OutputStats, Sides, TaskFault, Times, Timing, Trial,
+    Execution, Failure, Measurement, OutputStats, Sides, TaskFault, Times, Timing, Trial, Word,
 };
 use serde::Deserialize;
 
@@ -31,8 +31,8 @@ struct Head {
 struct KernelMeasured {
     kernel: KernelId,
     execution: OldExecution,
-    layers: Vec<String>,
-    device: String,
+    layers: Vec<Word>,
+    device: Word,
     wall_ms: u64,
 }
 
@@ -81,14 +81,14 @@ impl KernelMeasured {
                 let trials = trials.into_iter().enumerate();
                 let trials = trials.map(|(index, old)| Trial {
                     seed: old.seed,
-                    varied: if index == 0 { "given" } else { "unknown" }.to_owned(),
+                    varied: if index == 0 { "given" } else { "unknown" }.into(),
                     outputs: old.outputs,
                 });
                 let timing = match timing {
                     OldTiming::NotTaken => Timing::NotTaken,
                     OldTiming::Taken { candidate_ns, reference_ns } => {
                         let eager = Sides { candidate_ns, reference_ns };
-                        Timing::Taken(Times { calls: CALLS, eager, graph: None })
+                        Timing::Taken(Box::new(Times { calls: CALLS, eager, graph: None }))
                     }
                 };
                 Execution::Ran { trials: trials.collect(), launches, timing }

@@ -134,7 +134,8 @@ fn judged() -> Vec<Event> {
         hull: vec![(0.0, 1e-7), (3.5, 1e-6)],
     };
     let sides = Sides { candidate_ns: vec![1000, 1001], reference_ns: vec![2000, 1999] };
-    let timing = Timing::Taken(Times { calls: 2, eager: sides.clone(), graph: Some(sides) });
+    let timing =
+        Timing::Taken(Box::new(Times { calls: 2, eager: sides.clone(), graph: Some(sides) }));
     let trials = vec![Trial { seed: 9, varied: "x30+noise".into(), outputs: vec![stats] }];
     let rejected = Failure { kind: FailureKind::CompileError, detail: "line 3: `;`".into() };
     let verdicts = vec![

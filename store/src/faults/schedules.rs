@@ -11,6 +11,7 @@ use events::event::Event;
 use events::ids::Seq;
 use events::log::{Blobs, Log, LogError};
 
+use super::forged::forge;
 use super::world::{World, files, numbers, run};
 use super::{Chance, Fault, arm, disarm, struck};
 use crate::frame::HEADER;
@@ -244,6 +245,7 @@ fn damage(world: &mut World, chance: &mut Chance) {
     let harmless = tail || bare.contains(&victim) || empty || without_head || blob;
     assert!(!said.is_empty() || harmless, "seed {}: {what} of {victim:?} unseen", world.seed);
     fs::write(&victim, &sound).unwrap();
+    forge(world.seed, &victims);
 }
 
 /// Changes a file; returns how.

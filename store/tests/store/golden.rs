@@ -39,7 +39,7 @@ fn as_schema_1(mut record: Recorded) -> Recorded {
     (measurement.products, measurement.headers) = (false, None);
     if let Execution::Ran { trials, timing, .. } = &mut measurement.execution {
         for (index, trial) in trials.iter_mut().enumerate() {
-            trial.varied = if index == 0 { "given" } else { "unknown" }.to_owned();
+            trial.varied = if index == 0 { "given" } else { "unknown" }.into();
         }
         if let Timing::Taken(times) = timing {
             (times.calls, times.graph) = (3, None);

@@ -85,7 +85,7 @@ impl Fence<'_> {
     fn says_python(&self) -> bool {
         let word = self.info.trim_start_matches(['{', '.', ' ']);
         let end = word.find(|c: char| !c.is_alphanumeric() && c != '+').unwrap_or(word.len());
-        PYTHON.contains(&word[..end].to_ascii_lowercase().as_str())
+        PYTHON.iter().any(|name| name.eq_ignore_ascii_case(&word[..end]))
     }
 }
 

@@ -129,7 +129,7 @@ impl JudgedBy {
         match self {
             JudgedBy::Device(name) => measurement.device == *name,
             JudgedBy::Headers(headers) => measurement.headers == Some(*headers),
-            JudgedBy::Without(layer) => !measurement.layers.contains(layer),
+            JudgedBy::Without(layer) => measurement.layers.iter().all(|up| up != layer),
         }
     }
 }

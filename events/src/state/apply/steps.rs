@@ -1,10 +1,12 @@
 //! Scores of groups, and gradient steps.
 
+use std::collections::BTreeMap;
+
 use super::settings::opened;
 use super::{Outcome, in_step, open_role, refuse, require};
 use crate::event::{ModuleScore, Scores, Update, Validity, Verdict};
 use crate::ids::{ApiSetId, GroupId, ModuleId, PolicyVersion, Seq, StepRef};
-use crate::state::{OpenStep, PoolEntry, Position, RunState, ScoredGroup};
+use crate::state::{OpenStep, PoolEntry, Position, RunState, ScoredGroup, Tally};
 
 pub(super) fn scored(
     state: &mut RunState,
@@ -22,16 +24,17 @@ pub(super) fn scored(
                     return refuse("a member is not in the open step");
                 };
                 members.push((score.advantage, entry.sample));
-                let apis = state.open.sets.get(&entry.set).map(|s| s.apis.clone());
+                let apis = state.open.sets.get(&entry.set).map_or(&[][..], |s| s.apis.as_slice());
                 for verdict in score.verdicts.iter().filter(|v| v.is_judged()) {
-                    tally(state, apis.as_deref().unwrap_or_default(), verdict.is_correct());
+                    state.totals.kernels.add(verdict.is_correct());
+                    tally(&mut state.tallies, apis, verdict.is_correct());
                 }
                 pool(state, step.round, score);
             }
         }
         Scores::Kernels(scores) => {
             // A group has one module.
-            let mut of: Option<(ModuleId, Vec<String>)> = None;
+            let mut of: Option<(ModuleId, &[String])> = None;
             for score in scores {
                 let Some(entry) = state.open.kernel.get(&score.kernel) else {
                     return refuse("a member is not in the open step");
@@ -39,11 +42,12 @@ pub(super) fn scored(
                 members.push((score.advantage, entry.sample));
                 if of.as_ref().is_none_or(|(module, _)| *module != entry.module) {
                     let found = state.pool.iter().rev().find(|p| p.module == entry.module);
-                    of = Some((entry.module, found.map(|p| p.apis.clone()).unwrap_or_default()));
+                    of = Some((entry.module, found.map_or(&[], |p| p.apis.as_slice())));
                 }
-                let apis = of.as_ref().map_or(&[][..], |(_, apis)| apis);
+                let apis = of.map_or(&[][..], |(_, apis)| apis);
                 if score.verdict.is_judged() {
-                    tally(state, apis, score.verdict.is_correct());
+                    state.totals.kernels.add(score.verdict.is_correct());
+                    tally(&mut state.tallies, apis, score.verdict.is_correct());
                 }
             }
         }
@@ -53,12 +57,11 @@ pub(super) fn scored(
     require(again.is_none(), "the group was scored already")
 }
 
-fn tally(state: &mut RunState, apis: &[String], right: bool) {
-    state.totals.kernels.add(right);
+fn tally(tallies: &mut BTreeMap<String, Tally>, apis: &[String], right: bool) {
     for api in apis {
-        match state.tallies.get_mut(api) {
+        match tallies.get_mut(api) {
             Some(tally) => tally.add(right),
-            None => state.tallies.entry(api.clone()).or_default().add(right),
+            None => tallies.entry(api.clone()).or_default().add(right),
         }
     }
 }

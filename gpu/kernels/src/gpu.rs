@@ -1,0 +1,290 @@
+//! A device with the kernels loaded, its memory, and events.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, result, sys};
+
+use crate::compile::{self, SOURCES};
+use crate::error::{Error, Result};
+
+/// An address in device memory.
+pub type Address = u64;
+
+/// A device whose kernels are compiled, and the stream that everything of ours runs on.
+pub struct Gpu {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    functions: BTreeMap<&'static str, CudaFunction>,
+}
+
+impl Gpu {
+    /// Opens device `ordinal` with a stream of its own.
+    ///
+    /// # Errors
+    /// No driver, no such device, NVRTC missing, a kernel that does not compile.
+    pub fn open(ordinal: usize) -> Result<Self> {
+        let context = context(ordinal)?;
+        let stream = context.new_stream()?;
+        Self::load(context, stream)
+    }
+
+    /// Opens device `ordinal` on a stream that someone else owns.
+    ///
+    /// # Errors
+    /// As [`Gpu::open`].
+    ///
+    /// # Safety
+    /// `stream` is a stream of that device's primary context and outlives the result.
+    pub unsafe fn on_stream(ordinal: usize, stream: *mut c_void) -> Result<Self> {
+        let context = context(ordinal)?;
+        // SAFETY: the caller's promise.
+        let stream = unsafe { context.wrap_borrowed_stream(stream.cast()) };
+        Self::load(context, stream)
+    }
+
+    fn load(context: Arc<CudaContext>, stream: Arc<CudaStream>) -> Result<Self> {
+        let (major, minor) = context.compute_capability()?;
+        let arch = compile::arch(major, minor);
+        let arch = arch.as_str();
+        let mut functions = BTreeMap::new();
+        // One thread per source: each takes seconds, NVRTC may run on several.
+        let code = std::thread::scope(|scope| {
+            let work = |s| scope.spawn(move || compile::compile(s, arch));
+            let threads: Vec<_> = SOURCES.iter().map(work).collect();
+            let lost = || Err(Error::Shape("the compiler's thread panicked".into()));
+            threads.into_iter().map(|t| t.join().unwrap_or_else(|_| lost())).collect::<Vec<_>>()
+        });
+        for (source, code) in SOURCES.iter().zip(code) {
+            let module = context.load_module(cudarc::nvrtc::Ptx::from_binary(code?))?;
+            for &kernel in source.kernels {
+                functions.insert(kernel, module.load_function(kernel)?);
+            }
+        }
+        Ok(Gpu { context, stream, functions })
+    }
+
+    /// Makes the device the calling thread's.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn bind(&self) -> Result<()> {
+        Ok(self.context.bind_to_thread()?)
+    }
+
+    /// The stream of all launches.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// The kernel of that name; names are of [`SOURCES`].
+    pub(crate) fn function(&self, name: &str) -> &CudaFunction {
+        &self.functions[name]
+    }
+
+    /// Free and total bytes of the device's memory.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory(&self) -> Result<(usize, usize)> {
+        Ok(self.context.mem_get_info()?)
+    }
+
+    /// New device memory, its content undefined.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn alloc(&self, bytes: usize) -> Result<Memory> {
+        self.bind()?;
+        // SAFETY: a plain allocation.
+        let address = unsafe { result::malloc_sync(bytes.max(16)) }?;
+        Ok(Memory { address, bytes, context: self.context.clone() })
+    }
+
+    /// New device memory with the bytes of `values`.
+    ///
+    /// # Errors
+    /// The device is out of memory.
+    pub fn upload<T: Copy>(&self, values: &[T]) -> Result<Memory> {
+        let memory = self.alloc(size_of_val(values))?;
+        // SAFETY: the memory has that size; a synchronous copy.
+        unsafe { result::memcpy_htod_sync(memory.address, values) }?;
+        Ok(memory)
+    }
+
+    /// Waits for the stream, then reads `count` numbers.
+    ///
+    /// # Errors
+    /// A fault of an earlier kernel.
+    pub fn download<T: Copy + Default>(&self, memory: &Memory, count: usize) -> Result<Vec<T>> {
+        assert!(count * size_of::<T>() <= memory.bytes.max(16));
+        self.stream.synchronize()?;
+        let mut values = vec![T::default(); count];
+        // SAFETY: checked above; a synchronous copy.
+        unsafe { result::memcpy_dtoh_sync(&mut values, memory.address) }?;
+        Ok(values)
+    }
+
+    /// Sets every byte, in the stream's order.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn fill(&self, memory: &Memory, byte: u8) -> Result<()> {
+        self.bind()?;
+        // SAFETY: the memory has that size and lives until it is dropped after a synchronisation.
+        let set = unsafe {
+            result::memset_d8_async(memory.address, byte, memory.bytes, self.stream.cu_stream())
+        };
+        Ok(set?)
+    }
+
+    /// Host memory that the device can copy from and to by itself.
+    ///
+    /// # Errors
+    /// The host is out of memory that can be pinned.
+    pub fn pinned(&self, bytes: usize) -> Result<Pinned> {
+        self.bind()?;
+        // SAFETY: a plain allocation; the flags ask for memory of every context.
+        let pointer = unsafe { result::malloc_host(bytes.max(16), 1) }?;
+        Ok(Pinned { pointer: pointer.cast(), bytes, context: self.context.clone() })
+    }
+
+    /// Copies the first `bytes` of `from` to the device, in the stream's order.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// `to` addresses that many bytes; `from` does not change until the copy is done.
+    pub unsafe fn send(&self, from: &Pinned, to: Address, bytes: usize) -> Result<()> {
+        self.bind()?;
+        let from = from.bytes_up_to(bytes);
+        // SAFETY: the caller's promise.
+        Ok(unsafe { result::memcpy_htod_async(to, from, self.stream.cu_stream()) }?)
+    }
+
+    /// Copies `bytes` from the device, in the stream's order.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// `from` addresses that many bytes; nobody reads `to` until the copy is done.
+    pub unsafe fn fetch(&self, from: Address, to: &mut Pinned, bytes: usize) -> Result<()> {
+        self.bind()?;
+        let to = to.bytes_up_to_mut(bytes);
+        // SAFETY: the caller's promise.
+        Ok(unsafe { result::memcpy_dtoh_async(to, from, self.stream.cu_stream()) }?)
+    }
+
+    /// Marks what the stream has been given so far.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn mark(&self) -> Result<Mark> {
+        Ok(Mark(self.stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT))?))
+    }
+}
+
+/// A point in the stream.
+pub struct Mark(cudarc::driver::CudaEvent);
+
+impl Mark {
+    /// Waits until the stream has passed it.
+    ///
+    /// # Errors
+    /// A fault of a kernel before it.
+    pub fn wait(&self) -> Result<()> {
+        Ok(self.0.synchronize()?)
+    }
+
+    /// Milliseconds of the device between two marks, both passed.
+    ///
+    /// # Errors
+    /// One was not passed.
+    pub fn until(&self, later: &Mark) -> Result<f32> {
+        Ok(self.0.elapsed_ms(&later.0)?)
+    }
+}
+
+fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
+    // SAFETY: only tries to open the driver's library; cudarc would panic without it.
+    if !unsafe { sys::is_culib_present() } {
+        let fix = "this machine has no NVIDIA driver";
+        return Err(Error::Library { library: "libcuda.so.1", fix });
+    }
+    let context = CudaContext::new(ordinal)?;
+    // SAFETY: everything runs on one stream, so nothing has to wait for another.
+    unsafe { context.disable_event_tracking() };
+    Ok(context)
+}
+
+/// Device memory, handed back to the driver when dropped.
+pub struct Memory {
+    address: Address,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+impl Memory {
+    /// Its first byte.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // Freeing waits for what the device still does with it. Nobody could act on an error.
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated by us, freed once.
+            let _ = unsafe { result::free_sync(self.address) };
+        }
+    }
+}
+
+/// Pinned host memory.
+pub struct Pinned {
+    pointer: *mut u8,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+impl Pinned {
+    /// Its bytes.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.bytes_up_to_mut(self.bytes)
+    }
+
+    /// Its bytes, to read.
+    pub fn as_slice(&self) -> &[u8] {
+        self.bytes_up_to(self.bytes)
+    }
+
+    fn bytes_up_to(&self, bytes: usize) -> &[u8] {
+        assert!(bytes <= self.bytes);
+        // SAFETY: allocated with at least that size; any bytes are valid.
+        unsafe { std::slice::from_raw_parts(self.pointer, bytes) }
+    }
+
+    fn bytes_up_to_mut(&mut self, bytes: usize) -> &mut [u8] {
+        assert!(bytes <= self.bytes);
+        // SAFETY: as above, and `self` is borrowed for as long.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer, bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated by us, freed once.
+            let _ = unsafe { result::free_host(self.pointer.cast()) };
+        }
+    }
+}

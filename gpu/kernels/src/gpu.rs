@@ -65,6 +65,21 @@ impl Gpu {
         Ok(Gpu { context, stream, functions })
     }
 
+    /// The same kernels on another stream.
+    ///
+    /// # Safety
+    /// As [`Gpu::on_stream`].
+    pub unsafe fn with_stream(&self, stream: *mut c_void) -> Self {
+        // SAFETY: the caller's promise.
+        let stream = unsafe { self.context.wrap_borrowed_stream(stream.cast()) };
+        Gpu { context: self.context.clone(), stream, functions: self.functions.clone() }
+    }
+
+    /// Whether launches go to that stream.
+    pub fn is_on(&self, stream: *mut c_void) -> bool {
+        self.stream.cu_stream() == stream.cast()
+    }
+
     /// Makes the device the calling thread's.
     ///
     /// # Errors
@@ -178,12 +193,45 @@ impl Gpu {
         Ok(unsafe { result::memcpy_dtoh_async(to, from, self.stream.cu_stream()) }?)
     }
 
+    /// Records what `work` launches on the stream instead of doing it. Nothing in it may wait, or
+    /// ask for memory of the device.
+    ///
+    /// # Errors
+    /// `work`'s; the driver's.
+    pub fn record<E: From<Error>>(
+        &self,
+        work: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<Graph, E> {
+        // Other threads may go on asking for memory meanwhile.
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        self.stream.begin_capture(mode).map_err(Error::from)?;
+        let done = work();
+        let graph = self.stream.end_capture(flags).map_err(Error::from);
+        done?;
+        let empty = || Error::Shape("nothing was recorded".into());
+        Ok(Graph(graph?.ok_or_else(empty)?))
+    }
+
     /// Marks what the stream has been given so far.
     ///
     /// # Errors
     /// The driver's.
     pub fn mark(&self) -> Result<Mark> {
         Ok(Mark(self.stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT))?))
+    }
+}
+
+/// Launches that were recorded once and can be started together.
+pub struct Graph(cudarc::driver::CudaGraph);
+
+impl Graph {
+    /// Starts them, in the stream's order.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn launch(&self) -> Result<()> {
+        Ok(self.0.launch()?)
     }
 }
 

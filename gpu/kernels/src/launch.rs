@@ -77,8 +77,18 @@ pub unsafe fn swiglu(
     launch!(gpu, "swiglu", config, &both, &out, &(rows as i32), &(width as i32))
 }
 
-/// `out[r] = table[tokens[slots[r]]]` (`tokens[r]` if `slots` is 0): `tokens` u32, `slots` i32
-/// `[rows]`, `table` `[vocab, width]`.
+/// Where the tokens of a step come from.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokens {
+    /// i32 `[rows]`: the token of each row, or below 0.
+    pub given: Address,
+    /// i32 `[rows]`: where in `drawn` a token stands that is not given; 0 if all are.
+    pub slots: Address,
+    /// u32: the tokens last drawn, by slot.
+    pub drawn: Address,
+}
+
+/// `out[r] = table[token of r]` with `table` `[vocab, width]`.
 ///
 /// # Errors
 /// `width` is no multiple of 8; the driver's.
@@ -87,8 +97,7 @@ pub unsafe fn swiglu(
 /// The addresses are of memory of those shapes; slots and tokens are within bounds.
 pub unsafe fn embed(
     gpu: &Gpu,
-    tokens: Address,
-    slots: Address,
+    tokens: &Tokens,
     table: Address,
     out: Address,
     rows: usize,
@@ -96,7 +105,8 @@ pub unsafe fn embed(
 ) -> Result<()> {
     eighths("the hidden width", width)?;
     let config = config((rows as u32, 1, 1), (128, 1, 1));
-    launch!(gpu, "embed", config, &tokens, &slots, &table, &out, &(width as i32))
+    let t = tokens;
+    launch!(gpu, "embed", config, &t.given, &t.slots, &t.drawn, &table, &out, &(width as i32))
 }
 
 /// The heads of an attention layer and its cache.
@@ -339,6 +349,13 @@ pub struct Drawn {
     /// The same within the kept tokens.
     pub truncated: f32,
     padding: u32,
+}
+
+impl Drawn {
+    /// A draw.
+    pub fn new(token: u32, logprob: f32, truncated: f32) -> Self {
+        Drawn { token, logprob, truncated, padding: 0 }
+    }
 }
 
 /// How tokens are drawn.

@@ -17,6 +17,7 @@ pub mod error;
 pub mod files;
 pub mod generate;
 pub mod grpo;
+pub mod libtorch;
 pub mod loss;
 pub mod model;
 pub mod optim;

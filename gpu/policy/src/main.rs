@@ -25,6 +25,10 @@ enum Command {
     TrainBpe(commands::train_bpe::Args),
     /// Sample answers to the prompts of a file.
     Generate(commands::generate::Args),
+    /// Measure decoding on a GPU with random weights.
+    BenchGenerate(commands::bench_generate::Args),
+    /// Compare every CUDA kernel with float64, and decoding with the model's forward, on a GPU.
+    CheckKernels(commands::check_kernels::Args),
     /// Say whether folders hold models that can be loaded: config, tokenizer and every weight.
     Check {
         /// Hugging Face folders.
@@ -41,6 +45,8 @@ fn main() -> ExitCode {
         Command::Sft(args) => commands::sft::run(&args),
         Command::TrainBpe(args) => commands::train_bpe::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::BenchGenerate(args) => commands::bench_generate::run(&args),
+        Command::CheckKernels(args) => commands::check_kernels::run(&args),
         Command::Check { models } => check(&models),
     };
     match result {

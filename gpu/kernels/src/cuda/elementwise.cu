@@ -41,10 +41,12 @@ extern "C" __global__ void swiglu(const bf16* both, bf16* out, int rows, int wid
     }
 }
 
-// out[r] = table[tokens[slots[r]]]; without `slots`, of tokens[r]. One block per row.
-extern "C" __global__ void embed(const u32* tokens, const int* slots, const bf16* table, bf16* out,
-                                 int width) {
-    u32 token = tokens[slots ? slots[blockIdx.x] : blockIdx.x];
+// out[r] = table[token], the token given[r], or the one last drawn, tokens[slots[r]], if that is
+// below 0. One block per row.
+extern "C" __global__ void embed(const int* given, const int* slots, const u32* tokens,
+                                 const bf16* table, bf16* out, int width) {
+    int token = given[blockIdx.x];
+    if (token < 0) token = tokens[slots[blockIdx.x]];
     const uint4* from = (const uint4*)(table + (size_t)token * width);
     uint4* to = (uint4*)(out + (size_t)blockIdx.x * width);
     for (int i = threadIdx.x; i < width / 8; i += blockDim.x) to[i] = from[i];

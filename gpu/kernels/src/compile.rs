@@ -9,7 +9,11 @@ use cudarc::nvrtc::{result, sys};
 use crate::error::{Error, Result};
 
 /// What every source begins with.
-const COMMON: &str = include_str!("cuda/common.cuh");
+const COMMON: &str = concat!(
+    include_str!("cuda/types.cuh"),
+    include_str!("cuda/instructions.cuh"),
+    include_str!("cuda/common.cuh"),
+);
 
 /// One source file and the kernels in it.
 #[derive(Clone, Copy, Debug)]

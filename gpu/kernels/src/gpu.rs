@@ -1,23 +1,26 @@
 //! A device with the kernels loaded, its memory, and events.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
 use crate::compile::{self, SOURCES};
 use crate::error::{Error, Result};
-
-/// An address in device memory.
-pub type Address = u64;
+use crate::machine::{Address, Machine, Memory};
 
 /// A device whose kernels are compiled, and the stream that everything of ours runs on.
 pub struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
-    functions: BTreeMap<&'static str, CudaFunction>,
+    /// They live as long as the process: modules are not unloaded.
+    functions: BTreeMap<&'static str, Function>,
 }
+
+/// A kernel's handle, good on any thread.
+#[derive(Clone, Copy)]
+struct Function(sys::CUfunction);
 
 impl Gpu {
     /// Opens device `ordinal` with a stream of its own.
@@ -57,9 +60,14 @@ impl Gpu {
             threads.into_iter().map(|t| t.join().unwrap_or_else(|_| lost())).collect::<Vec<_>>()
         });
         for (source, code) in SOURCES.iter().zip(code) {
-            let module = context.load_module(cudarc::nvrtc::Ptx::from_binary(code?))?;
+            let code = code?;
+            // SAFETY: the context is current on this thread; the code is a whole cubin.
+            let module = unsafe { result::module::load_data(code.as_ptr().cast()) }?;
             for &kernel in source.kernels {
-                functions.insert(kernel, module.load_function(kernel)?);
+                let name = CString::new(kernel).unwrap_or_default();
+                // SAFETY: the module was loaded above.
+                let function = unsafe { result::module::get_function(module, name) }?;
+                functions.insert(kernel, Function(function));
             }
         }
         Ok(Gpu { context, stream, functions })
@@ -88,70 +96,12 @@ impl Gpu {
         Ok(self.context.bind_to_thread()?)
     }
 
-    /// The stream of all launches.
-    pub fn stream(&self) -> &Arc<CudaStream> {
-        &self.stream
-    }
-
-    /// The kernel of that name; names are of [`SOURCES`].
-    pub(crate) fn function(&self, name: &str) -> &CudaFunction {
-        &self.functions[name]
-    }
-
     /// Free and total bytes of the device's memory.
     ///
     /// # Errors
     /// The driver's.
     pub fn memory(&self) -> Result<(usize, usize)> {
         Ok(self.context.mem_get_info()?)
-    }
-
-    /// New device memory, its content undefined.
-    ///
-    /// # Errors
-    /// The device is out of memory.
-    pub fn alloc(&self, bytes: usize) -> Result<Memory> {
-        self.bind()?;
-        // SAFETY: a plain allocation.
-        let address = unsafe { result::malloc_sync(bytes.max(16)) }?;
-        Ok(Memory { address, bytes, context: self.context.clone() })
-    }
-
-    /// New device memory with the bytes of `values`.
-    ///
-    /// # Errors
-    /// The device is out of memory.
-    pub fn upload<T: Copy>(&self, values: &[T]) -> Result<Memory> {
-        let memory = self.alloc(size_of_val(values))?;
-        // SAFETY: the memory has that size; a synchronous copy.
-        unsafe { result::memcpy_htod_sync(memory.address, values) }?;
-        Ok(memory)
-    }
-
-    /// Waits for the stream, then reads `count` numbers.
-    ///
-    /// # Errors
-    /// A fault of an earlier kernel.
-    pub fn download<T: Copy + Default>(&self, memory: &Memory, count: usize) -> Result<Vec<T>> {
-        assert!(count * size_of::<T>() <= memory.bytes.max(16));
-        self.stream.synchronize()?;
-        let mut values = vec![T::default(); count];
-        // SAFETY: checked above; a synchronous copy.
-        unsafe { result::memcpy_dtoh_sync(&mut values, memory.address) }?;
-        Ok(values)
-    }
-
-    /// Sets every byte, in the stream's order.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn fill(&self, memory: &Memory, byte: u8) -> Result<()> {
-        self.bind()?;
-        // SAFETY: the memory has that size and lives until it is dropped after a synchronisation.
-        let set = unsafe {
-            result::memset_d8_async(memory.address, byte, memory.bytes, self.stream.cu_stream())
-        };
-        Ok(set?)
     }
 
     /// Host memory that the device can copy from and to by itself.
@@ -268,32 +218,62 @@ fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
     Ok(context)
 }
 
-/// Device memory, handed back to the driver when dropped.
-pub struct Memory {
-    address: Address,
-    bytes: usize,
-    context: Arc<CudaContext>,
-}
-
-impl Memory {
-    /// Its first byte.
-    pub fn address(&self) -> Address {
-        self.address
+impl Machine for Gpu {
+    unsafe fn launch(
+        &self,
+        kernel: &'static str,
+        grid: [u32; 3],
+        threads: [u32; 3],
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        self.bind()?;
+        let ([x, y, z], [i, j, k]) = (grid, threads);
+        let Function(function) = self.functions[kernel];
+        let stream = self.stream.cu_stream();
+        // SAFETY: the caller's promise.
+        let launched =
+            unsafe { result::launch_kernel(function, (x, y, z), (i, j, k), 0, stream, arguments) };
+        Ok(launched?)
     }
 
-    /// Its size.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
+    fn alloc(&self, bytes: usize) -> Result<Memory> {
+        self.bind()?;
+        // SAFETY: a plain allocation.
+        let address = unsafe { result::malloc_sync(bytes.max(16)) }?;
+        let context = self.context.clone();
         // Freeing waits for what the device still does with it. Nobody could act on an error.
-        if self.context.bind_to_thread().is_ok() {
-            // SAFETY: allocated by us, freed once.
-            let _ = unsafe { result::free_sync(self.address) };
-        }
+        let free = move |address| {
+            if context.bind_to_thread().is_ok() {
+                // SAFETY: allocated above, freed once.
+                let _ = unsafe { result::free_sync(address) };
+            }
+        };
+        Ok(Memory::new(address, bytes, Box::new(free)))
+    }
+
+    fn write(&self, to: &Memory, bytes: &[u8]) -> Result<()> {
+        assert!(bytes.len() <= to.bytes());
+        self.bind()?;
+        // SAFETY: checked above; a synchronous copy.
+        Ok(unsafe { result::memcpy_htod_sync(to.address(), bytes) }?)
+    }
+
+    fn read(&self, from: &Memory, bytes: &mut [u8]) -> Result<()> {
+        assert!(bytes.len() <= from.bytes());
+        self.bind()?;
+        self.stream.synchronize()?;
+        // SAFETY: checked above; a synchronous copy.
+        Ok(unsafe { result::memcpy_dtoh_sync(bytes, from.address()) }?)
+    }
+
+    fn fill(&self, memory: &Memory, byte: u8) -> Result<()> {
+        self.bind()?;
+        // SAFETY: the memory has that size, and freeing it waits.
+        let set = unsafe {
+            let (address, bytes) = (memory.address(), memory.bytes());
+            result::memset_d8_async(address, byte, bytes, self.stream.cu_stream())
+        };
+        Ok(set?)
     }
 }
 

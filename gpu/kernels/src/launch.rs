@@ -1,27 +1,24 @@
 //! One function per kernel. All numbers are bfloat16 unless said; all shapes are row-major and
 //! contiguous; addresses are of 16 bytes' alignment. Nothing here waits for the device.
 
-use cudarc::driver::{LaunchConfig, PushKernelArg};
+use std::ffi::c_void;
 
 use crate::error::{Error, Result};
-use crate::gpu::{Address, Gpu};
+use crate::machine::{Address, Machine};
 
 /// Tokens in a block of the cache.
 pub const BLOCK: usize = 16;
 /// Tokens of a split of the attention, whatever the batch.
 pub const SPLIT: usize = 256;
 
-fn config(grid: (u32, u32, u32), block: (u32, u32, u32)) -> LaunchConfig {
-    LaunchConfig { grid_dim: grid, block_dim: block, shared_mem_bytes: 0 }
-}
-
-/// Launches `$name` of `$gpu` with `$config` and the arguments.
+/// Launches `$name` with a grid, threads, and the arguments, whose types are the kernel's.
 macro_rules! launch {
-    ($gpu:expr, $name:expr, $config:expr, $($arg:expr),+ $(,)?) => {{
+    ($machine:expr, $name:expr, $grid:expr, $threads:expr, $($arg:expr),+ $(,)?) => {{
         // One expression, so that the arguments live until the launch.
         // SAFETY: the caller's promise about every address; the argument list is the kernel's.
-        unsafe { $gpu.stream().launch_builder($gpu.function($name))$(.arg($arg))+.launch($config) }?;
-        Ok(())
+        unsafe {
+            $machine.launch($name, $grid, $threads, &mut [$(std::ptr::from_ref($arg) as *mut c_void),+])
+        }
     }};
 }
 
@@ -42,7 +39,7 @@ fn eighths(what: &str, width: usize) -> Result<()> {
 /// The addresses are of memory of those shapes.
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn rms_norm(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     x: Address,
     delta: Address,
     weight: Address,
@@ -53,8 +50,8 @@ pub unsafe fn rms_norm(
 ) -> Result<()> {
     eighths("the hidden width", width)?;
     let threads = (width / 8).div_ceil(32).clamp(1, 16) as u32 * 32;
-    let config = config((rows as u32, 1, 1), (threads, 1, 1));
-    launch!(gpu, "rms_norm", config, &x, &delta, &weight, &out, &(width as i32), &eps)
+    let (grid, threads) = ([rows as u32, 1, 1], [threads, 1, 1]);
+    launch!(gpu, "rms_norm", grid, threads, &x, &delta, &weight, &out, &(width as i32), &eps)
 }
 
 /// `out [rows, width] = silu(gate) * up` of `both [rows, 2, width]`.
@@ -65,7 +62,7 @@ pub unsafe fn rms_norm(
 /// # Safety
 /// The addresses are of memory of those shapes.
 pub unsafe fn swiglu(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     both: Address,
     out: Address,
     rows: usize,
@@ -73,8 +70,8 @@ pub unsafe fn swiglu(
 ) -> Result<()> {
     eighths("the feed-forward width", width)?;
     let blocks = (rows * width / 8).div_ceil(256).min(132 * 16) as u32;
-    let config = config((blocks, 1, 1), (256, 1, 1));
-    launch!(gpu, "swiglu", config, &both, &out, &(rows as i32), &(width as i32))
+    let (grid, threads) = ([blocks, 1, 1], [256, 1, 1]);
+    launch!(gpu, "swiglu", grid, threads, &both, &out, &(rows as i32), &(width as i32))
 }
 
 /// Where the tokens of a step come from.
@@ -96,7 +93,7 @@ pub struct Tokens {
 /// # Safety
 /// The addresses are of memory of those shapes; slots and tokens are within bounds.
 pub unsafe fn embed(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     tokens: &Tokens,
     table: Address,
     out: Address,
@@ -104,9 +101,20 @@ pub unsafe fn embed(
     width: usize,
 ) -> Result<()> {
     eighths("the hidden width", width)?;
-    let config = config((rows as u32, 1, 1), (128, 1, 1));
+    let (grid, threads) = ([rows as u32, 1, 1], [128, 1, 1]);
     let t = tokens;
-    launch!(gpu, "embed", config, &t.given, &t.slots, &t.drawn, &table, &out, &(width as i32))
+    launch!(
+        gpu,
+        "embed",
+        grid,
+        threads,
+        &t.given,
+        &t.slots,
+        &t.drawn,
+        &table,
+        &out,
+        &(width as i32)
+    )
 }
 
 /// The heads of an attention layer and its cache.
@@ -167,7 +175,7 @@ pub struct Rope {
 /// two rows have the same place, save in a block that nobody reads.
 #[allow(clippy::too_many_arguments)]
 pub unsafe fn rope_and_cache(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     qkv: Address,
     rope: &Rope,
     positions: Address,
@@ -178,12 +186,13 @@ pub unsafe fn rope_and_cache(
 ) -> Result<()> {
     let h = heads.checked()?;
     let all = h.heads + 2 * h.kv_heads;
-    let config = config((rows as u32, all.div_ceil(4) as u32, 1), (32, 4, 1));
+    let (grid, threads) = ([rows as u32, all.div_ceil(4) as u32, 1], [32, 4, 1]);
     let (heads, kv_heads, dim) = (h.heads as i32, h.kv_heads as i32, h.dim as i32);
     launch!(
         gpu,
         "rope_and_cache",
-        config,
+        grid,
+        threads,
         &qkv,
         &rope.bias,
         &rope.query_norm,
@@ -210,16 +219,16 @@ pub unsafe fn rope_and_cache(
 /// # Safety
 /// `cache` addresses all of them.
 pub unsafe fn copy_block(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     cache: Address,
     (sides, stride, size): (usize, usize, usize),
     from: u32,
     to: u32,
 ) -> Result<()> {
     eighths("the size of a block", size)?;
-    let config = config((4, sides as u32, 1), (128, 1, 1));
+    let (grid, threads) = ([4, sides as u32, 1], [128, 1, 1]);
     let (from, to) = (from as i32, to as i32);
-    launch!(gpu, "copy_block", config, &cache, &stride, &size, &from, &to)
+    launch!(gpu, "copy_block", grid, threads, &cache, &stride, &size, &from, &to)
 }
 
 /// A step's queries and where their keys lie.
@@ -256,7 +265,7 @@ pub fn scratch(rows: usize, heads: Heads, splits: usize) -> usize {
 /// # Safety
 /// The addresses are of memory of those shapes, entries of `tables` within bounds.
 pub unsafe fn attend(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     a: &Attention,
     rows: usize,
     splits: usize,
@@ -268,14 +277,15 @@ pub unsafe fn attend(
     // Scores are taken to the base 2.
     let scale = std::f32::consts::LOG2_E / (h.dim as f32).sqrt();
     let parts = (h.heads / h.kv_heads).div_ceil(8);
-    let grid = (splits as u32, (h.kv_heads * parts) as u32, rows as u32);
+    let grid = [splits as u32, (h.kv_heads * parts) as u32, rows as u32];
     let (heads, kv_heads) = (h.heads as i32, h.kv_heads as i32);
     let (stride, width) = (h.row() as i32, a.table_width as i32);
     let name = if h.dim == 128 { "attend_128" } else { "attend_64" };
     let done: Result<()> = launch!(
         gpu,
         name,
-        config(grid, (128, 1, 1)),
+        grid,
+        [128, 1, 1],
         &a.qkv,
         &stride,
         &a.keys,
@@ -294,8 +304,8 @@ pub unsafe fn attend(
     if splits == 1 {
         return Ok(());
     }
-    let config = config((h.heads as u32, rows as u32, 1), (h.dim as u32, 1, 1));
-    launch!(gpu, "combine", config, &sums, &stats, &a.positions, &a.out, &(splits as i32))
+    let (grid, threads) = ([h.heads as u32, rows as u32, 1], [h.dim as u32, 1, 1]);
+    launch!(gpu, "combine", grid, threads, &sums, &stats, &a.positions, &a.out, &(splits as i32))
 }
 
 /// `y [rows] = weight [rows, columns] * x [columns]`.
@@ -306,7 +316,7 @@ pub unsafe fn attend(
 /// # Safety
 /// The addresses are of memory of those shapes.
 pub unsafe fn gemv(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     weight: Address,
     x: Address,
     y: Address,
@@ -314,8 +324,8 @@ pub unsafe fn gemv(
     columns: usize,
 ) -> Result<()> {
     eighths("the number of columns", columns)?;
-    let config = config((rows.div_ceil(8) as u32, 1, 1), (128, 1, 1));
-    launch!(gpu, "gemv", config, &weight, &x, &y, &(rows as i32), &(columns as i32))
+    let (grid, threads) = ([rows.div_ceil(8) as u32, 1, 1], [128, 1, 1]);
+    launch!(gpu, "gemv", grid, threads, &weight, &x, &y, &(rows as i32), &(columns as i32))
 }
 
 /// `y [width] = silu(gate) * up` with gate and up the halves of `weight [2, width, columns] * x`.
@@ -326,7 +336,7 @@ pub unsafe fn gemv(
 /// # Safety
 /// The addresses are of memory of those shapes.
 pub unsafe fn gemv_swiglu(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     weight: Address,
     x: Address,
     y: Address,
@@ -334,8 +344,8 @@ pub unsafe fn gemv_swiglu(
     columns: usize,
 ) -> Result<()> {
     eighths("the number of columns", columns)?;
-    let config = config((width.div_ceil(4) as u32, 1, 1), (128, 1, 1));
-    launch!(gpu, "gemv_swiglu", config, &weight, &x, &y, &(width as i32), &(columns as i32))
+    let (grid, threads) = ([width.div_ceil(4) as u32, 1, 1], [128, 1, 1]);
+    launch!(gpu, "gemv_swiglu", grid, threads, &weight, &x, &y, &(width as i32), &(columns as i32))
 }
 
 /// What one draw gave, as the kernel writes it.
@@ -395,14 +405,20 @@ pub struct Draw {
 ///
 /// # Safety
 /// The addresses are of memory of those shapes, slots within bounds.
-pub unsafe fn sample(gpu: &Gpu, d: &Draw, s: &Sampling, rows: usize, vocab: usize) -> Result<()> {
+pub unsafe fn sample(
+    gpu: &dyn Machine,
+    d: &Draw,
+    s: &Sampling,
+    rows: usize,
+    vocab: usize,
+) -> Result<()> {
     let greedy = i32::from(s.temperature <= 0.0);
     let inverse = if s.temperature > 0.0 { (1.0 / s.temperature) as f32 } else { 1.0 };
     let (vocab, top_k) = (vocab as i32, s.top_k.min(i32::MAX as usize) as i32);
     let name = if d.float { "sample_f32" } else { "sample_bf16" };
-    let config = config((rows as u32, 1, 1), (1024, 1, 1));
+    let (grid, threads) = ([rows as u32, 1, 1], [1024, 1, 1]);
     launch!(
-        gpu, name, config, &d.logits, &vocab, &d.seeds, &d.indices, &d.slots, &inverse, &top_k,
-        &s.top_p, &greedy, &d.tokens, &d.out
+        gpu, name, grid, threads, &d.logits, &vocab, &d.seeds, &d.indices, &d.slots, &inverse,
+        &top_k, &s.top_p, &greedy, &d.tokens, &d.out
     )
 }

@@ -1,9 +1,9 @@
 //! The language-model engine of KernelZero: opens Llama and Qwen2 folders, samples from
 //! them, fine-tunes them, takes GRPO steps and writes checkpoints, all on libtorch.
 //!
-//! `config`, `files`, `params`, `tokenizer` read a model; `model`, `rope`, `cache`, `decode` compute
-//! it;
-//! `sampling`, `generate` write answers; `batch`, `loss`, `optim`, `sft`, `grpo` train;
+//! `config`, `files`, `params`, `tokenizer` read a model; `model`, `rope` compute it;
+//! `generate` writes answers, with `cache`, `decode` and `sampling` on libtorch or with the crate
+//! `kernels` on CUDA; `libtorch` reaches what tch does not offer; `batch`, `loss`, `optim`, `sft`, `grpo` train;
 //! `checkpoint` saves and resumes; `serve` speaks JSON lines; `bpe` makes a tokenizer.
 
 pub mod batch;
@@ -18,6 +18,7 @@ pub mod files;
 pub mod generate;
 pub mod grpo;
 pub mod libtorch;
+mod link;
 pub mod loss;
 pub mod model;
 pub mod optim;

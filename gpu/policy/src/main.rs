@@ -2,6 +2,7 @@
 
 mod commands;
 
+use std::io::BufReader;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
@@ -93,7 +94,7 @@ fn serve() -> policy::Result<()> {
     // The kernel ends us with our parent; the end of stdin says the same a little later.
     // SAFETY: this call takes a signal number and touches no memory of ours.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let (input, output) = (BufReader::new(std::io::stdin()), std::io::stdout().lock());
     let served = policy::serve::Server::default().run(input, std::io::BufWriter::new(output));
     served.map_err(|source| policy::Error::Io { path: "stdin or stdout".into(), source })
 }

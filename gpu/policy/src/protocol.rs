@@ -56,6 +56,8 @@ pub enum Request {
     Info,
     /// Answers at once.
     Ping,
+    /// Ends the `generate` under way, which then fails with `cancelled`.
+    Cancel,
 }
 
 /// One prompt: a user message, or tokens as they are.
@@ -94,6 +96,12 @@ pub struct Generate {
     /// Samples in flight.
     #[serde(default = "thirty_two")]
     pub max_batch: usize,
+    /// Strings that end an answer, besides the model's own tokens.
+    #[serde(default)]
+    pub stop: Vec<String>,
+    /// Send each answer in a line of its own as soon as it is finished, before the reply.
+    #[serde(default)]
+    pub stream: bool,
 }
 
 /// Arguments of `grpo`. Defaults are the paper's.

@@ -5,15 +5,15 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::{GUARD, Report, compare, doubles, poisoned, random};
+use super::{GUARD, Report, compare, doubles, download, poisoned, random, upload};
 use crate::error::{Error, Result};
-use crate::gpu::{Gpu, Memory};
 use crate::launch::{self, Attention, BLOCK, Heads, Rope};
+use crate::machine::{Machine, Memory};
 use crate::reference;
 
 const CONTEXT: usize = 512;
 
-pub(super) fn check(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Vec<Report>> {
+pub(super) fn check(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Vec<Report>> {
     Ok(vec![turned(gpu, rng)?, mixed(gpu, rng)?, copied(gpu, rng)?])
 }
 
@@ -21,7 +21,7 @@ fn heads(heads: usize, kv_heads: usize, dim: usize) -> Heads {
     Heads { heads, kv_heads, dim }
 }
 
-fn turned(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
+fn turned(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Report> {
     let mut report = Report { kernel: "rope_and_cache", cases: 0, worst: 0.0 };
     for (rows, h, biased, normed) in [
         (1, heads(4, 2, 64), false, false),
@@ -40,10 +40,10 @@ fn turned(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
         places.shuffle(rng);
         places.truncate(rows);
         let on: Vec<Memory> = [&qkv, &bias, &norms, &tables]
-            .map(|v| gpu.upload(v))
+            .map(|v| upload(gpu, v))
             .into_iter()
             .collect::<Result<_>>()?;
-        let (on_positions, on_places) = (gpu.upload(&positions)?, gpu.upload(&places)?);
+        let (on_positions, on_places) = (upload(gpu, &positions)?, upload(gpu, &places)?);
         let size = blocks * h.kv_heads * BLOCK * h.dim;
         let (keys, values) = (poisoned(gpu, size * 2)?, poisoned(gpu, size * 2)?);
         let rope = Rope {
@@ -69,7 +69,7 @@ fn turned(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
             h,
         );
         let shape = format!("{rows} rows, {h:?}, bias {biased}, norms {normed}");
-        let bits: Vec<u16> = gpu.download(&on[0], rows * h.row())?;
+        let bits: Vec<u16> = download(gpu, &on[0], rows * h.row())?;
         let worst = compare(gpu, report.kernel, &shape, &on[0], &wanted, 1e-2)?;
         cached(gpu, &shape, &bits, &places, (&keys, &values), h, size)?;
         report.worst = report.worst.max(worst);
@@ -114,7 +114,7 @@ fn turned_rows(
 
 /// The cache holds exactly the rows' keys and values, and poison elsewhere.
 fn cached(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     shape: &str,
     qkv: &[u16],
     places: &[i32],
@@ -132,7 +132,7 @@ fn cached(
                 wanted[to..to + h.dim].copy_from_slice(&qkv[from..from + h.dim]);
             }
         }
-        if gpu.download::<u16>(memory, size)? != wanted {
+        if download::<u16>(gpu, memory, size)? != wanted {
             let problem = format!("{shape}: the cache differs");
             return Err(Error::Wrong { kernel: "rope_and_cache", problem });
         }
@@ -140,7 +140,7 @@ fn cached(
     Ok(())
 }
 
-fn mixed(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
+fn mixed(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Report> {
     let mut report = Report { kernel: "attend", cases: 0, worst: 0.0 };
     let shapes = [
         (heads(28, 4, 128), vec![2048_usize, 1, 255, 256, 257, 700], 0),
@@ -186,9 +186,9 @@ fn mixed(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
         let scratch = gpu.alloc(launch::scratch(lengths.len(), h, splits) * 4)?;
         gpu.fill(&scratch, 0xff)?;
         let out = poisoned(gpu, lengths.len() * h.heads * h.dim * 2)?;
-        let (on_qkv, on_tables) = (gpu.upload(&qkv)?, gpu.upload(&tables)?);
-        let (keys, values) = (gpu.upload(&caches[0])?, gpu.upload(&caches[1])?);
-        let on_positions = gpu.upload(&positions)?;
+        let (on_qkv, on_tables) = (upload(gpu, &qkv)?, upload(gpu, &tables)?);
+        let (keys, values) = (upload(gpu, &caches[0])?, upload(gpu, &caches[1])?);
+        let on_positions = upload(gpu, &positions)?;
         let attention = Attention {
             qkv: on_qkv.address(),
             keys: keys.address(),
@@ -209,10 +209,10 @@ fn mixed(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
     Ok(report)
 }
 
-fn copied(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
+fn copied(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Report> {
     let (sides, blocks, size) = (6, 5, 3 * 16 * 64);
     let cache = random(rng, sides * blocks * size, 1.0);
-    let on = gpu.upload(&cache)?;
+    let on = upload(gpu, &cache)?;
     // SAFETY: the memory has that shape.
     unsafe { launch::copy_block(gpu, on.address(), (sides, blocks * size, size), 1, 3)? };
     let mut wanted: Vec<u16> = cache.iter().map(|v| v.to_bits()).collect();
@@ -220,7 +220,7 @@ fn copied(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
         let at = side * blocks * size;
         wanted.copy_within(at + size..at + 2 * size, at + 3 * size);
     }
-    match gpu.download::<u16>(&on, wanted.len())? == wanted {
+    match download::<u16>(gpu, &on, wanted.len())? == wanted {
         true => Ok(Report { kernel: "copy_block", cases: 1, worst: 0.0 }),
         false => Err(Error::Wrong { kernel: "copy_block", problem: "the copy differs".into() }),
     }

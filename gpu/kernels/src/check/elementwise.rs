@@ -4,20 +4,20 @@ use half::bf16;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Report, compare, doubles, poisoned, random};
+use super::{Report, compare, doubles, download, poisoned, random, upload};
 use crate::error::Result;
-use crate::gpu::Gpu;
 use crate::launch::Tokens;
+use crate::machine::Machine;
 use crate::{launch, reference};
 
 /// One rounding to bfloat16 of each output.
 const ROUNDED: f64 = 4e-3;
 
-pub(super) fn check(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Vec<Report>> {
+pub(super) fn check(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Vec<Report>> {
     Ok(vec![norm(gpu, rng)?, gated(gpu, rng)?, embedding(gpu, rng)?, vector(gpu, rng)?])
 }
 
-fn norm(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
+fn norm(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Report> {
     let mut report = Report { kernel: "rms_norm", cases: 0, worst: 0.0 };
     for (rows, width, adds) in
         [(1, 8, false), (3, 584, true), (5, 3584, true), (2, 3592, false), (7, 8200, true)]
@@ -25,7 +25,7 @@ fn norm(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
         let (x, delta) = (random(rng, rows * width, 3.0), random(rng, rows * width, 2.0));
         let weight = random(rng, width, 1.0);
         let (on_x, on_delta, on_weight) =
-            (gpu.upload(&x)?, gpu.upload(&delta)?, gpu.upload(&weight)?);
+            (upload(gpu, &x)?, upload(gpu, &delta)?, upload(gpu, &weight)?);
         let out = poisoned(gpu, rows * width * 2)?;
         let from = if adds { on_delta.address() } else { 0 };
         // SAFETY: all addresses are of memory of the shapes named.
@@ -42,7 +42,7 @@ fn norm(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
         }
         let shape = format!("[{rows}, {width}], delta {adds}");
         let worst = compare(gpu, report.kernel, &shape, &out, &wanted, ROUNDED)?;
-        let bits: Vec<u16> = gpu.download(&on_x, rows * width)?;
+        let bits: Vec<u16> = download(gpu, &on_x, rows * width)?;
         let same = bits.iter().zip(&after).all(|(&b, a)| b == a.to_bits());
         if !same {
             let problem = format!("{shape}: the sum in place is wrong");
@@ -54,11 +54,11 @@ fn norm(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
     Ok(report)
 }
 
-fn gated(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
+fn gated(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Report> {
     let mut report = Report { kernel: "swiglu", cases: 0, worst: 0.0 };
     for (rows, width) in [(1, 8), (3, 1544), (17, 18944)] {
         let both = random(rng, rows * 2 * width, 3.0);
-        let (on, out) = (gpu.upload(&both)?, poisoned(gpu, rows * width * 2)?);
+        let (on, out) = (upload(gpu, &both)?, poisoned(gpu, rows * width * 2)?);
         // SAFETY: both addresses are of memory of the shapes named.
         unsafe { launch::swiglu(gpu, on.address(), out.address(), rows, width)? };
         let one =
@@ -75,16 +75,16 @@ fn gated(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
     Ok(report)
 }
 
-fn embedding(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
+fn embedding(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Report> {
     let mut report = Report { kernel: "embed", cases: 0, worst: 0.0 };
     for (rows, vocab, width) in [(1, 5, 8), (9, 300, 584)] {
         let table = random(rng, vocab * width, 1.0);
         let drawn: Vec<u32> = (0..rows).map(|_| rng.random_range(0..vocab as u32)).collect();
         let slots: Vec<i32> = (0..rows as i32).rev().collect();
         let given: Vec<i32> = (0..rows as i32).map(|r| if r % 3 == 0 { r } else { -1 }).collect();
-        let on_table = gpu.upload(&table)?;
+        let on_table = upload(gpu, &table)?;
         let (on_given, on_slots, on_drawn) =
-            (gpu.upload(&given)?, gpu.upload(&slots)?, gpu.upload(&drawn)?);
+            (upload(gpu, &given)?, upload(gpu, &slots)?, upload(gpu, &drawn)?);
         let out = poisoned(gpu, rows * width * 2)?;
         let tokens = Tokens {
             given: on_given.address(),
@@ -105,11 +105,11 @@ fn embedding(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
     Ok(report)
 }
 
-fn vector(gpu: &Gpu, rng: &mut ChaCha8Rng) -> Result<Report> {
+fn vector(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Report> {
     let mut report = Report { kernel: "gemv", cases: 0, worst: 0.0 };
     for (rows, columns) in [(1, 8), (7, 264), (513, 3584), (64, 18944), (10, 1032)] {
         let (weight, x) = (random(rng, rows * columns, 1.0), random(rng, columns, 1.0));
-        let (on_weight, on_x) = (gpu.upload(&weight)?, gpu.upload(&x)?);
+        let (on_weight, on_x) = (upload(gpu, &weight)?, upload(gpu, &x)?);
         let x = doubles(&x);
         let wanted: Vec<f64> =
             weight.chunks(columns).map(|w| reference::dot(&doubles(w), &x)).collect();

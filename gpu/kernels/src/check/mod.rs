@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::error::{Error, Result};
-use crate::gpu::{Gpu, Memory};
+use crate::machine::{Machine, Memory};
 
 /// What a kernel's check found.
 #[derive(Clone, Copy, Debug)]
@@ -23,11 +23,11 @@ pub struct Report {
     pub worst: f64,
 }
 
-/// Checks all kernels on `gpu` with inputs from `seed`.
+/// Checks all kernels on a machine with inputs from `seed`.
 ///
 /// # Errors
 /// The first kernel that differs, with the shape; a fault of the device.
-pub fn all(gpu: &Gpu, seed: u64) -> Result<Vec<Report>> {
+pub fn all(gpu: &dyn Machine, seed: u64) -> Result<Vec<Report>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut reports = elementwise::check(gpu, &mut rng)?;
     reports.extend(attention::check(gpu, &mut rng)?);
@@ -47,12 +47,31 @@ fn random(rng: &mut ChaCha8Rng, count: usize, scale: f32) -> Vec<bf16> {
     (0..count).map(|_| one(rng)).collect()
 }
 
+/// New memory with `values`.
+fn upload<T: Copy>(gpu: &dyn Machine, values: &[T]) -> Result<Memory> {
+    let memory = gpu.alloc(size_of_val(values))?;
+    // SAFETY: numbers without padding, as bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
+    gpu.write(&memory, bytes)?;
+    Ok(memory)
+}
+
+/// The first `count` numbers.
+fn download<T: Copy + Default>(gpu: &dyn Machine, memory: &Memory, count: usize) -> Result<Vec<T>> {
+    let mut values = vec![T::default(); count];
+    let size = size_of_val(&values[..]);
+    // SAFETY: numbers that any bytes are good for.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size) };
+    gpu.read(memory, bytes)?;
+    Ok(values)
+}
+
 fn doubles(values: &[bf16]) -> Vec<f64> {
     values.iter().map(|v| v.to_f64()).collect()
 }
 
 /// Memory for `bytes` of output and a guard, all of it NaN.
-fn poisoned(gpu: &Gpu, bytes: usize) -> Result<Memory> {
+fn poisoned(gpu: &dyn Machine, bytes: usize) -> Result<Memory> {
     let memory = gpu.alloc(bytes + GUARD)?;
     gpu.fill(&memory, 0xff)?;
     Ok(memory)
@@ -60,14 +79,14 @@ fn poisoned(gpu: &Gpu, bytes: usize) -> Result<Memory> {
 
 /// Compares a bfloat16 output with what it should be, and looks after the guard.
 fn compare(
-    gpu: &Gpu,
+    gpu: &dyn Machine,
     kernel: &'static str,
     shape: &str,
     found: &Memory,
     wanted: &[f64],
     limit: f64,
 ) -> Result<f64> {
-    let bits: Vec<u16> = gpu.download(found, wanted.len() + GUARD / 2)?;
+    let bits: Vec<u16> = download(gpu, found, wanted.len() + GUARD / 2)?;
     let (bits, guard) = bits.split_at(wanted.len());
     let wrong = |problem: String| Error::Wrong { kernel, problem: format!("{shape}: {problem}") };
     if guard.iter().any(|&b| b != 0xffff) {

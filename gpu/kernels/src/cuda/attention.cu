@@ -12,12 +12,6 @@
 #define SPLIT 256
 #define WARPS 4
 
-__device__ __forceinline__ u32 transpose(u32 x) {
-    u32 r;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(x));
-    return r;
-}
-
 // qkv [rows, stride] with the query heads first; keys, values [block, kv_heads, 16, D];
 // tables [rows, table_width]; out [rows, heads, D]. Row r sees positions 0..=positions[r].
 // Grid: splits, kv_heads * ceil(group / 8), rows. With more than one split, partial results go to

@@ -2,7 +2,7 @@
 
 use kernels::gpu::Pinned;
 use kernels::launch::{self, Drawn, Heads};
-use kernels::{Address, Gpu, Memory};
+use kernels::{Address, Gpu, Machine, Memory};
 use tch::{Kind, Tensor};
 
 use super::PREFILL;

@@ -143,14 +143,14 @@ impl Backend for CudaBackend<'_> {
     }
 
     fn prefill(&mut self, sequences: &[Sequence]) -> Result<()> {
-        prefill::read(&self.gpu, &self.weights, &self.buffers, self.heads, sequences)
+        prefill::read(&*self.gpu, &self.weights, &self.buffers, self.heads, sequences)
     }
 
     fn copy(&mut self, from: u32, to: u32) -> Result<()> {
         let b = &self.buffers;
         let shape = (b.sides, b.side, b.block);
         // SAFETY: the arena has that shape; blocks are the scheduler's, after the first.
-        Ok(unsafe { launch::copy_block(&self.gpu, b.cache.address(), shape, from + 1, to + 1) }?)
+        Ok(unsafe { launch::copy_block(&*self.gpu, b.cache.address(), shape, from + 1, to + 1) }?)
     }
 
     fn launch(&mut self, rows: &[Row]) -> Result<()> {
@@ -162,7 +162,7 @@ impl Backend for CudaBackend<'_> {
         self.buffers.input[parity].fill(rows, bucket);
         self.buffers.send(&self.gpu, parity, bucket)?;
         let step = step::Step {
-            gpu: &self.gpu,
+            gpu: &*self.gpu,
             weights: &self.weights,
             buffers: &self.buffers,
             heads: self.heads,

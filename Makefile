@@ -58,11 +58,12 @@ nextest:
 parity: build nextest
 	cargo nextest run --release --locked -p policy --run-ignored all -E 'test(parity) + binary(smollm) + binary(parity)'
 
-# On a machine with a GPU: every case of the judge, timed.
+# On a machine with a GPU: every case of the judge, timed, and every kernel of the engine.
 .PHONY: test-gpu
 test-gpu: build
 	mkdir -p $(HOME_DIR)/gpu
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/check.sh
+	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/engine.sh check
 
 # The judge measured: tables of cases, stability, soak, fast and full builds; beside KernelBench if
 # KERNELBENCH names the `src` of a checkout.
@@ -70,6 +71,7 @@ test-gpu: build
 bench-gpu: build
 	mkdir -p $(HOME_DIR)/gpu
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/bench.sh
+	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/engine.sh bench transformers
 
 # What can be measured without a GPU: the log, audits, and a thousand candidates in a row.
 .PHONY: bench

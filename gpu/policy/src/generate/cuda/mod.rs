@@ -143,7 +143,7 @@ impl Backend for CudaBackend<'_> {
     }
 
     fn prefill(&mut self, sequences: &[Sequence]) -> Result<()> {
-        prefill::read(&*self.gpu, &self.weights, &self.buffers, self.heads, sequences)
+        prefill::read(&self.gpu, &self.weights, &self.buffers, self.heads, sequences)
     }
 
     fn copy(&mut self, from: u32, to: u32) -> Result<()> {
@@ -162,7 +162,7 @@ impl Backend for CudaBackend<'_> {
         self.buffers.input[parity].fill(rows, bucket);
         self.buffers.send(&self.gpu, parity, bucket)?;
         let step = step::Step {
-            gpu: &*self.gpu,
+            gpu: &self.gpu,
             weights: &self.weights,
             buffers: &self.buffers,
             heads: self.heads,

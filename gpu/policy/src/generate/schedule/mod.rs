@@ -1,10 +1,10 @@
 //! Which samples are in flight, in which blocks, and what the next step reads.
 //!
-//! Samples are admitted in order while rows and blocks last. When blocks run out in the middle, prompts
-//! that only wait are given up first, then the youngest sample is preempted: its blocks are freed
-//! and it is read again, with what it has said, when there is room. The oldest is never preempted and fits
-//! alone, so there is always progress. Everything here is a function of the draws, so it can be
-//! tested without a model.
+//! Samples are admitted in order while rows and blocks last. When blocks run out in the middle,
+//! prompts that only wait are given up first, then the youngest sample is preempted: its blocks are
+//! freed and it is read again, with what it has said, when there is room. The oldest is never
+//! preempted and fits alone, so there is always progress. Everything here is a function of the
+//! draws, so it can be tested without a model.
 
 mod admit;
 

@@ -73,21 +73,6 @@ impl Gpu {
         Ok(Gpu { context, stream, functions })
     }
 
-    /// The same kernels on another stream.
-    ///
-    /// # Safety
-    /// As [`Gpu::on_stream`].
-    pub unsafe fn with_stream(&self, stream: *mut c_void) -> Self {
-        // SAFETY: the caller's promise.
-        let stream = unsafe { self.context.wrap_borrowed_stream(stream.cast()) };
-        Gpu { context: self.context.clone(), stream, functions: self.functions.clone() }
-    }
-
-    /// Whether launches go to that stream.
-    pub fn is_on(&self, stream: *mut c_void) -> bool {
-        self.stream.cu_stream() == stream.cast()
-    }
-
     /// Makes the device the calling thread's.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 //! Symbols are looked up when they are used: libraries without CUDA lack them, and the engine then
 //! still runs on the CPU.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 
 use tch::{Device, Tensor};
@@ -52,6 +54,22 @@ pub struct Stream {
     device: i32,
 }
 
+thread_local! {
+    /// One per device: libtorch keeps a workspace for each stream that products ran on.
+    static STREAMS: RefCell<BTreeMap<usize, *mut c_void>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+fn from_pool(device: i32) -> Result<*mut c_void> {
+    type FromPool = unsafe extern "C" fn(bool, i32, *mut *mut c_void) -> i32;
+    let address = symbol(c"torch_get_cuda_stream_from_pool")?;
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: the signature is that of torch/csrc/stable/c/shim.h of 2.11.
+    let code = unsafe {
+        std::mem::transmute::<*mut c_void, FromPool>(address)(false, device, &raw mut raw)
+    };
+    done(code, "torch_get_cuda_stream_from_pool").map(|()| raw)
+}
+
 impl Stream {
     /// Makes a stream of the pool current, after what the device has been given so far.
     ///
@@ -59,14 +77,10 @@ impl Stream {
     /// No CUDA.
     pub fn enter(device: usize) -> Result<Self> {
         tch::Cuda::synchronize(device as i64);
-        type FromPool = unsafe extern "C" fn(bool, i32, *mut *mut c_void) -> i32;
-        let address = symbol(c"torch_get_cuda_stream_from_pool")?;
-        let (mut raw, device) = (std::ptr::null_mut(), device as i32);
-        // SAFETY: the signature is that of torch/csrc/stable/c/shim.h of 2.11.
-        let code = unsafe {
-            std::mem::transmute::<*mut c_void, FromPool>(address)(false, device, &raw mut raw)
-        };
-        done(code, "torch_get_cuda_stream_from_pool")?;
+        let known = STREAMS.with_borrow(|streams| streams.get(&device).copied());
+        let raw = known.map_or_else(|| from_pool(device as i32), Ok)?;
+        STREAMS.with_borrow_mut(|streams| streams.insert(device, raw));
+        let device = device as i32;
         let stream = Stream { raw, device };
         stream.make_current(raw)?;
         Ok(stream)

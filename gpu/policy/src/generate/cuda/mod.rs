@@ -120,18 +120,14 @@ impl<'a> CudaBackend<'a> {
     }
 }
 
-/// The device with its kernels, for this stream.
+/// The device with its kernels, on this thread's stream of it.
 fn device(ordinal: usize, stream: &Stream) -> Result<Rc<Gpu>> {
     DEVICES.with_borrow_mut(|devices| {
-        if let Some(gpu) = devices.get(&ordinal).filter(|g| g.is_on(stream.raw())) {
+        if let Some(gpu) = devices.get(&ordinal) {
             return Ok(gpu.clone());
         }
         // SAFETY: streams of libtorch's pool live as long as the process.
-        let gpu = match devices.get(&ordinal) {
-            Some(gpu) => unsafe { gpu.with_stream(stream.raw()) },
-            None => unsafe { Gpu::on_stream(ordinal, stream.raw()) }?,
-        };
-        let gpu = Rc::new(gpu);
+        let gpu = Rc::new(unsafe { Gpu::on_stream(ordinal, stream.raw()) }?);
         devices.insert(ordinal, gpu.clone());
         Ok(gpu)
     })

@@ -126,6 +126,19 @@ pub enum Error {
         /// The model's context.
         context: usize,
     },
+    /// A sample is longer than the memory that is left for keys and values.
+    #[error(
+        "a sample of {tokens} tokens does not fit: there is memory for {room}; ask for fewer new tokens, or free memory of the device"
+    )]
+    DoesNotFit {
+        /// Positions that the longest sample may take.
+        tokens: usize,
+        /// Positions that there is memory for.
+        room: usize,
+    },
+    /// The caller no longer wants the answers.
+    #[error("cancelled: the answers that were not finished are lost")]
+    Cancelled,
     /// A request or an option makes no sense.
     #[error("{0}")]
     Request(String),
@@ -150,6 +163,10 @@ pub enum Error {
     /// A defect of the engine; the slot that was at work may be gone.
     #[error("the engine panicked: {0}")]
     Panic(String),
+    /// Our own kernels or the driver under them failed; a fault of a kernel ends the process's use of
+    /// the device.
+    #[error("{0}")]
+    Kernels(#[from] kernels::Error),
     /// A libtorch operation failed (out of memory included).
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),
@@ -173,10 +190,13 @@ impl Error {
             Error::Tokenizer { .. } => "tokenizer",
             Error::ChatTemplate { .. } => "chat_template",
             Error::PromptTooLong { .. } => "prompt_too_long",
+            Error::DoesNotFit { .. } => "does_not_fit",
+            Error::Cancelled => "cancelled",
             Error::Request(_) => "request",
             Error::Slot { .. } => "slot",
             Error::NotFinite { .. } => "not_finite",
             Error::Panic(_) => "panic",
+            Error::Kernels(_) => "kernels",
             Error::Torch(_) => "torch",
         }
     }

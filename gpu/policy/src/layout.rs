@@ -26,7 +26,7 @@ pub struct Spec {
     /// First element in the flat buffer.
     pub offset: i64,
     /// Standard deviation at random initialisation; `None` starts at `fill`.
-    pub(crate) std: Option<f64>,
+    pub std: Option<f64>,
     pub(crate) fill: f64,
 }
 

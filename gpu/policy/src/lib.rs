@@ -1,8 +1,9 @@
 //! The language-model engine of KernelZero: opens Llama, Qwen2 and Qwen3 models, samples from
 //! them, fine-tunes them, takes GRPO steps and writes checkpoints, all on libtorch.
 //!
-//! `config`, `files`, `gguf`, `weights`, `layout`, `params`, `tokenizer` read a model; `model`, `rope`, `cache`,
-//! `decode` compute it; `sampling`, `generate` write answers.
+//! `config`, `files`, `gguf`, `weights`, `layout`, `params`, `tokenizer` read a model; `model`, `rope`
+//! compute it; `generate` writes answers, with `cache`, `decode` and `sampling` on libtorch or with the
+//! crate `kernels` on CUDA; `libtorch` and `dispatch` reach what tch does not offer.
 //!
 //! Training: `batch` packs sequences, `attention`, `block`, `linear`, `layer`, `train` go through the layers
 //! forward and back, `loss` through the vocabulary, `optim` and `master` update; `lora` trains an
@@ -30,7 +31,9 @@ pub mod gradients;
 pub mod grpo;
 pub mod layer;
 pub mod layout;
+pub mod libtorch;
 mod linear;
+mod link;
 pub mod lora;
 pub mod lora_file;
 pub mod loss;

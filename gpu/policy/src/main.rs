@@ -2,6 +2,7 @@
 
 mod commands;
 
+use std::io::BufReader;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
@@ -25,6 +26,11 @@ enum Command {
     TrainBpe(commands::train_bpe::Args),
     /// Sample answers to the prompts of a file.
     Generate(commands::generate::Args),
+    /// Measure decoding on a GPU with random weights.
+    BenchGenerate(commands::bench_generate::Args),
+    /// Compare every CUDA kernel with float64, and decoding with the model's forward, on a GPU.
+    CheckKernels(commands::check_kernels::Args),
+
     /// Write a model with an adapter merged into its weights.
     Merge(commands::merge::Args),
     /// Measure training steps of a model of a given shape with random weights.
@@ -47,6 +53,9 @@ fn main() -> ExitCode {
         Command::Sft(args) => commands::sft::run(&args),
         Command::TrainBpe(args) => commands::train_bpe::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::BenchGenerate(args) => commands::bench_generate::run(&args),
+        Command::CheckKernels(args) => commands::check_kernels::run(&args),
+
         Command::Merge(args) => commands::merge::run(&args),
         Command::BenchTrain(args) => commands::bench_train::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
@@ -99,7 +108,7 @@ fn serve() -> policy::Result<()> {
     // The kernel ends us with our parent; the end of stdin says the same a little later.
     // SAFETY: this call takes a signal number and touches no memory of ours.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let (input, output) = (BufReader::new(std::io::stdin()), std::io::stdout().lock());
     let served = policy::serve::Server::default().run(input, std::io::BufWriter::new(output));
     served.map_err(|source| policy::Error::Io { path: "stdin or stdout".into(), source })
 }

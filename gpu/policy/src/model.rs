@@ -7,9 +7,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::cache::Cache;
 use crate::config::{Architecture, ModelConfig};
-use crate::decode;
 use crate::error::Result;
 use crate::layout::per_layer;
 use crate::lora::Adapter;
@@ -166,50 +164,8 @@ impl Model {
         Ok([qk.f_narrow(dim, 0, c.heads)?, qk.f_narrow(dim, c.heads, c.kv_heads)?, v])
     }
 
-    /// Reads left-padded prompts `[P, T]` into a fresh cache with room for `capacity`
-    /// positions and returns the logits `[P, vocab]` after the last token of each.
-    pub fn prefill(&self, ids: &Tensor, pads: &[i64], capacity: i64) -> Result<(Tensor, Cache)> {
-        let (rows, length) = ids.size2()?;
-        let mut cache = Cache::new(self, rows, capacity, pads)?;
-        let mask = cache.prefill_mask(length)?;
-        let turn = self.rope.rows(&cache.positions(length)?)?;
-        let hidden = self.run(ids, &turn, |layer, q, k, v| {
-            let (q, k, v) = (q.f_transpose(1, 2)?, k.f_transpose(1, 2)?, v.f_transpose(1, 2)?);
-            cache.put(layer, &k, &v, length)?;
-            self.attend(&q, &k, &v, mask.as_ref(), mask.is_none())
-        })?;
-        cache.advance(length);
-        let last = hidden.f_narrow(1, length - 1, 1)?.f_squeeze_dim(1)?;
-        Ok((self.logits(&last)?, cache))
-    }
-
-    /// One more token `[B]` per row; logits `[B, vocab]` after it. The cache must have room.
-    pub fn step(&self, ids: &Tensor, cache: &mut Cache) -> Result<Tensor> {
-        let c = &self.config;
-        let rows = ids.size()[0];
-        let turn = self.rope.rows(&cache.position()?)?;
-        let hidden = self.run(&ids.f_view([rows, 1])?, &turn, |layer, q, k, v| {
-            cache.put(layer, &k.f_transpose(1, 2)?, &v.f_transpose(1, 2)?, 1)?;
-            if let Some(written) = cache.on_cpu(layer) {
-                let q = q.f_view([rows, c.heads, c.head_dim])?;
-                return Ok(decode::attend(&q, &written)?.f_view([rows, 1, -1])?);
-            }
-            let (keys, values) = cache.upto(layer, 1)?;
-            // The query heads that share a key head become the rows of one small product, so
-            // that each key is read once.
-            let q = q.f_reshape([rows, c.kv_heads, c.heads / c.kv_heads, c.head_dim])?;
-            let mask = cache.step_mask()?;
-            Ok(Tensor::f_scaled_dot_product_attention(
-                &q, &keys, &values, mask, 0.0, false, None, false,
-            )?
-            .f_reshape([rows, 1, c.heads * c.head_dim])?)
-        })?;
-        cache.advance(1);
-        self.logits(&hidden.f_squeeze_dim(1)?)
-    }
-
     /// The decoder. `attend(layer, q [B,T,H,D], k [B,T,K,D], v)` answers `[B, T, H*D]`.
-    fn run(
+    pub(crate) fn run(
         &self,
         ids: &Tensor,
         turn: &Turn,
@@ -236,7 +192,7 @@ impl Model {
     }
 
     /// Attention over `[B, H, T, D]` and `[B, K, T, D]`; answers `[B, T, H*D]`.
-    fn attend(
+    pub(crate) fn attend(
         &self,
         q: &Tensor,
         k: &Tensor,

@@ -96,8 +96,8 @@ impl Params {
     }
 
     /// Random weights drawn on `device`, fast and for measuring only: they differ between devices.
-    pub fn noise(c: &ModelConfig, kind: Kind, device: Device) -> Result<Self> {
-        let p = Self::empty(layout(c), kind, device, true)?;
+    pub fn noise(c: &ModelConfig, kind: Kind, device: Device, trainable: bool) -> Result<Self> {
+        let p = Self::empty(layout(c), kind, device, trainable)?;
         for (spec, view) in p.specs.iter().zip(&p.views) {
             let mut view = view.shallow_clone();
             let _ = match spec.std {

@@ -40,6 +40,8 @@ pub enum Request {
     Info,
     /// Answers at once.
     Ping,
+    /// Ends the `generate` under way, which then fails with `cancelled`.
+    Cancel,
 }
 
 /// Arguments of `load`.
@@ -112,6 +114,12 @@ pub struct Generate {
     /// Samples in flight.
     #[serde(default = "thirty_two")]
     pub max_batch: usize,
+    /// Strings that end an answer, besides the model's own tokens.
+    #[serde(default)]
+    pub stop: Vec<String>,
+    /// Send each answer in a line of its own as soon as it is finished, before the reply.
+    #[serde(default)]
+    pub stream: bool,
 }
 
 /// Arguments of `grpo`. Defaults are the paper's.

@@ -7,8 +7,8 @@ use crate::error::Result;
 
 /// Cosines and signed sines `[context, D]`.
 pub struct Rope {
-    cos: Tensor,
-    sin: Tensor,
+    pub(crate) cos: Tensor,
+    pub(crate) sin: Tensor,
 }
 
 /// The rotation of the positions at hand, shaped to broadcast over `[B, T, heads, D]`.

@@ -12,12 +12,13 @@ use tch::{Cuda, Kind};
 use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::footprint;
-use crate::generate::{self, Limits, Prompt};
+use crate::generate::{self, Limits, Listener, Prompt, Sample, Stops};
 use crate::grpo;
+use crate::link::Link;
 use crate::optim::Update;
 use crate::policy::{self, Policy};
 use crate::protocol::{Ask, Generate, Grpo, Request};
-use crate::reply::{Answer, Answers, Body, Outcome, Reply, finish_word};
+use crate::reply::{Answer, Answers, Body, Outcome, Reply, Streamed, finish_word};
 use crate::sampling::Sampling;
 use crate::slot::Slot;
 
@@ -32,35 +33,36 @@ impl Server {
     ///
     /// # Errors
     /// Only those of the two streams; a failed request is answered.
-    pub fn run(&mut self, input: impl BufRead, mut output: impl Write) -> std::io::Result<()> {
-        for line in input.lines() {
-            let line = line?;
+    pub fn run(
+        &mut self,
+        input: impl BufRead + Send + 'static,
+        output: impl Write,
+    ) -> std::io::Result<()> {
+        let mut link = Link::new(input, output);
+        while let Some(line) = link.next()? {
             if line.trim().is_empty() {
                 continue;
             }
-            let reply = self.answer(&line);
-            serde_json::to_writer(&mut output, &reply)?;
-            output.write_all(b"\n")?;
-            output.flush()?;
+            let reply = self.answer(&line, &mut link);
+            link.send(&reply)?;
         }
         Ok(())
     }
 
-    /// Answers one line.
-    pub fn answer(&mut self, line: &str) -> Reply {
+    fn answer(&mut self, line: &str, link: &mut Link<impl Write>) -> Reply {
         let malformed = |e: serde_json::Error| Error::Request(format!("request: {e}"));
-        let mut id = None;
+        link.id = None;
         let result = serde_json::from_str(line).map_err(malformed).and_then(|mut value: Value| {
-            id = value.as_object_mut().and_then(|o| o.remove("id"));
+            link.id = value.as_object_mut().and_then(|o| o.remove("id"));
             let request = serde_json::from_value(value).map_err(malformed)?;
             // A slot is out of the map while it trains, so a panic loses it and no other.
-            let handled = catch_unwind(AssertUnwindSafe(|| self.handle(request)));
+            let handled = catch_unwind(AssertUnwindSafe(|| self.handle(request, link)));
             handled.unwrap_or_else(|payload| Err(panicked(&*payload)))
         });
-        Reply { id, outcome: Outcome::from(result) }
+        Reply { id: link.id.take(), outcome: Outcome::from(result) }
     }
 
-    fn handle(&mut self, request: Request) -> Result<Body> {
+    fn handle(&mut self, request: Request, link: &mut Link<impl Write>) -> Result<Body> {
         match request {
             Request::Load(load) => {
                 let loaded = Slot::load(&load)?;
@@ -77,7 +79,7 @@ impl Server {
                 if slot.policy.model.adapter.is_some() {
                     slot.policy.model.merge()?;
                 }
-                answers(&slot.policy, g)
+                answers(&slot.policy, g, link)
             }
             Request::Grpo(g) => self.train(g),
             Request::Save { slot, dir, dtype, optimizer } => {
@@ -94,7 +96,8 @@ impl Server {
                 Ok(Body::Done {})
             }
             Request::Info => self.info(),
-            Request::Ping => Ok(Body::Done {}),
+            // What was under way when it came has ended by now.
+            Request::Ping | Request::Cancel => Ok(Body::Done {}),
         }
     }
 
@@ -166,29 +169,55 @@ fn prompt(policy: &Policy, ask: Ask) -> Result<Prompt> {
     Ok(Prompt { tokens, seeds: ask.seeds })
 }
 
-fn answers(policy: &Policy, g: Generate) -> Result<Body> {
+/// Keeps the answers, and sends each as it is finished if that was asked for.
+struct Collect<'a, W> {
+    policy: &'a Policy,
+    link: &'a mut Link<W>,
+    stream: bool,
+    answers: Vec<Vec<Option<Answer>>>,
+    tokens: usize,
+}
+
+impl<W: Write> Listener for Collect<'_, W> {
+    fn finished(&mut self, prompt: usize, index: usize, s: Sample) -> Result<()> {
+        self.tokens += s.tokens.len();
+        let answer = Answer {
+            text: self.policy.text.decode(&s.tokens)?,
+            tokens: s.tokens,
+            logprobs: s.logprobs,
+            truncated_logprobs: s.truncated,
+            finish: finish_word(s.finish),
+        };
+        if self.stream {
+            let id = self.link.id.clone();
+            let line = Streamed { id: &id, prompt, index, sample: &answer };
+            self.link.send(&line).map_err(Error::io("stdout".as_ref()))?;
+        }
+        self.answers[prompt][index] = Some(answer);
+        Ok(())
+    }
+
+    fn cancelled(&mut self) -> bool {
+        self.link.cancelled()
+    }
+}
+
+fn answers(policy: &Policy, g: Generate, link: &mut Link<impl Write>) -> Result<Body> {
     let began = Instant::now();
     let prompts: Vec<Prompt> =
         g.prompts.into_iter().map(|ask| prompt(policy, ask)).collect::<Result<_>>()?;
     let sampling = Sampling { temperature: g.temperature, top_k: g.top_k, top_p: g.top_p };
     let limits = Limits { max_new_tokens: g.max_new_tokens, max_batch: g.max_batch };
-    let model = &policy.model;
-    let samples = generate::generate(model, &policy.text.stop, &prompts, &sampling, limits)?;
-    let mut tokens = 0;
-    let mut out = Vec::with_capacity(prompts.len());
-    for (prompt, list) in prompts.into_iter().zip(samples) {
-        let mut answers = Vec::with_capacity(list.len());
-        for s in list {
-            tokens += s.tokens.len();
-            answers.push(Answer {
-                text: policy.text.decode(&s.tokens)?,
-                tokens: s.tokens,
-                logprobs: s.logprobs,
-                truncated_logprobs: s.truncated,
-                finish: finish_word(s.finish),
-            });
-        }
-        out.push(Answers { prompt_tokens: prompt.tokens, samples: answers });
-    }
-    Ok(Body::Generated { prompts: out, tokens, seconds: began.elapsed().as_secs_f64() })
+    let text = Some(&policy.text);
+    let stops = Stops { tokens: &policy.text.stop, strings: &g.stop, text };
+    let answers = prompts.iter().map(|p| p.seeds.iter().map(|_| None).collect()).collect();
+    let mut collect = Collect { policy, link, stream: g.stream, answers, tokens: 0 };
+    generate::stream(&policy.model, &stops, &prompts, &sampling, limits, &mut collect)?;
+    let (answers, tokens) = (collect.answers, collect.tokens);
+    let one = |(p, list): (Prompt, Vec<Option<Answer>>)| Answers {
+        prompt_tokens: p.tokens,
+        samples: list.into_iter().flatten().collect(),
+    };
+    let prompts = prompts.into_iter().zip(answers).map(one).collect();
+    Ok(Body::Generated { prompts, tokens, seconds: began.elapsed().as_secs_f64() })
 }

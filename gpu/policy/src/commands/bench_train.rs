@@ -49,7 +49,7 @@ pub fn run(args: &Args) -> Result<()> {
         let text = "sequence must be 1 to tokens, packs at least 1, steps at least 2";
         return Err(Error::Request(text.into()));
     }
-    let params = Params::noise(&config, kind(&args.dtype)?, device(&args.device)?)?;
+    let params = Params::noise(&config, kind(&args.dtype)?, device(&args.device)?, true)?;
     let model = Model::new(config, params)?;
     let mut optim = AdamW::new(&model.params)?;
     let resident = model.params.bytes() + optim.bytes();

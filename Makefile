@@ -58,11 +58,14 @@ nextest:
 parity: build nextest
 	cargo nextest run --release --locked -p policy --run-ignored all -E 'test(parity) + binary(smollm) + binary(parity)'
 
-# On a machine with a GPU: every case of the judge, timed.
+# On a machine with a GPU: every case of the judge, timed; every kernel of the engine; training's gradients
+# against a CPU's.
 .PHONY: test-gpu
-test-gpu: build
+test-gpu: build nextest
 	mkdir -p $(HOME_DIR)/gpu
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/check.sh
+	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/engine.sh check
+	cargo nextest run --release --locked -p policy --run-ignored only -E 'binary(packing)'
 
 # The judge measured: tables of cases, stability, soak, fast and full builds; beside KernelBench if
 # KERNELBENCH names the `src` of a checkout.
@@ -70,6 +73,8 @@ test-gpu: build
 bench-gpu: build
 	mkdir -p $(HOME_DIR)/gpu
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/bench.sh
+	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/engine.sh bench transformers
+	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/train.sh
 
 # What can be measured without a GPU: the log, audits, and a thousand candidates in a row.
 .PHONY: bench

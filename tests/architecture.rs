@@ -30,6 +30,10 @@ fn arrows_point_to_events_only() {
     never("actors/example/Cargo.toml", &["store", "keck", "policy", "teacher", "kernelzero"]);
     never("gpu/keck/Cargo.toml", &["store", "actors", "policy", "teacher", "tch", "sled", "actix"]);
     never("gpu/policy/Cargo.toml", &["store", "actors", "keck", "teacher", "sled", "actix"]);
+    never(
+        "gpu/kernels/Cargo.toml",
+        &["events", "store", "actors", "keck", "policy", "teacher", "tch"],
+    );
     never("gpu/teacher/Cargo.toml", &["store", "actors", "keck", "policy", "tch", "sled"]);
     never("Cargo.toml", &["policy", "tch", "sled", "cudarc"]);
 }

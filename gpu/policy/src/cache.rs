@@ -1,155 +1,132 @@
-//! Keys and values of the tokens read so far, for a batch of left-padded rows.
-//!
-//! All rows share the current column, so a step writes one slice; rows differ in how many
-//! columns of padding precede their first token.
+//! Keys and values in blocks, as libtorch tensors of one per layer.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, IndexOp, Kind, Tensor};
 
-use crate::decode;
+use crate::decode::{self, Written};
 use crate::error::Result;
+use crate::generate::blocks::BLOCK;
 use crate::model::Model;
 
-/// Room grows by at least this many positions at a time.
-const CHUNK: i64 = 256;
-
-/// One batch's keys and values, `[B, K, capacity, D]` per layer.
+/// All layers' keys and values, `[blocks, K, 16, D]` each.
 pub struct Cache {
     keys: Vec<Tensor>,
     values: Vec<Tensor>,
-    length: i64,
-    capacity: i64,
-    /// int64 `[B]`: padding columns of each row.
-    pads: Tensor,
-    /// The same, on the host.
-    host_pads: Vec<i64>,
-    /// `[B, 1, 1, capacity]`, minus infinity on padding; `None` if no row has any.
-    mask: Option<Tensor>,
-    kind: Kind,
     device: Device,
+    kind: Kind,
+    heads: i64,
+    width: i64,
+}
+
+/// A step's rows: their blocks, and the positions that each sees.
+pub struct View<'a> {
+    /// Blocks of each row, in order.
+    pub tables: &'a [&'a [u32]],
+    /// Positions of each row, the new one included.
+    pub lengths: &'a [usize],
+    /// The blocks, `[B * W]`, and what is hidden, `[B, 1, 1, W * 16]`, where libtorch gathers.
+    gathered: Option<(Tensor, Tensor)>,
 }
 
 impl Cache {
-    /// An empty cache.
-    pub fn new(model: &Model, rows: i64, capacity: i64, pads: &[i64]) -> Result<Self> {
+    /// A cache of that many blocks. Its pages are touched as they are written.
+    pub fn new(model: &Model, blocks: usize) -> Result<Self> {
         let c = &model.config;
-        let capacity = (capacity + 7) / 8 * 8;
-        let shape = [rows, c.kv_heads, capacity, c.head_dim];
-        let make = |_| Tensor::f_zeros(shape, (model.kind, model.device));
+        let (device, kind) = (model.device, model.kind);
+        let shape = [blocks as i64, c.kv_heads, BLOCK as i64, c.head_dim];
+        // What is hidden by a mask must still be a number.
+        let own = decode::suits(kind, device, c.head_dim);
+        let make = |_| match own {
+            true => Tensor::f_empty(shape, (kind, device)),
+            false => Tensor::f_zeros(shape, (kind, device)),
+        };
         let keys = (0..c.layers).map(make).collect::<std::result::Result<_, _>>()?;
         let values = (0..c.layers).map(make).collect::<std::result::Result<_, _>>()?;
-        let padded = pads.iter().any(|&p| p > 0);
-        let host_pads = pads.to_vec();
-        let pads = Tensor::f_from_slice(pads)?.f_to_device(model.device)?;
-        let (kind, device) = (model.kind, model.device);
-        let (length, mask) = (0, None);
-        let mut cache =
-            Cache { keys, values, length, capacity, pads, host_pads, mask, kind, device };
-        if padded {
-            cache.mask = Some(cache.build_mask()?);
+        Ok(Cache { keys, values, device, kind, heads: c.kv_heads, width: c.head_dim })
+    }
+
+    /// Bytes that a block takes in all layers.
+    pub fn block_bytes(model: &Model) -> usize {
+        let c = &model.config;
+        let width = model.kind.elt_size_in_bytes();
+        BLOCK * width * (2 * c.layers * c.kv_heads * c.head_dim) as usize
+    }
+
+    /// Rows of the flattened cache `[blocks * K * 16, D]` where a token's heads go; `places` are
+    /// (block, place in it).
+    pub fn places(&self, places: impl Iterator<Item = (u32, usize)>) -> Result<Tensor> {
+        let heads = self.heads;
+        let rows: Vec<i64> = places
+            .flat_map(|(block, at)| {
+                (0..heads).map(move |h| (i64::from(block) * heads + h) * BLOCK as i64 + at as i64)
+            })
+            .collect();
+        Ok(Tensor::f_from_slice(&rows)?.f_to_device(self.device)?)
+    }
+
+    /// Writes keys and values, `[n, K, D]` in any leading shape, at `places`.
+    pub fn put(&mut self, layer: usize, places: &Tensor, k: &Tensor, v: &Tensor) -> Result<()> {
+        for (side, new) in [(&self.keys[layer], k), (&self.values[layer], v)] {
+            let mut flat = side.f_view([-1, self.width])?;
+            let _ = flat.f_index_copy_(0, places, &new.f_reshape([-1, self.width])?)?;
         }
-        Ok(cache)
-    }
-
-    /// Columns in use.
-    pub fn length(&self) -> i64 {
-        self.length
-    }
-
-    fn build_mask(&self) -> Result<Tensor> {
-        let columns = Tensor::f_arange(self.capacity, (Kind::Int64, self.device))?;
-        let hidden = columns.f_unsqueeze(0)?.f_lt_tensor(&self.pads.f_unsqueeze(1)?)?;
-        let rows = self.pads.size()[0];
-        let zeros = Tensor::f_zeros([rows, self.capacity], (self.kind, self.device))?;
-        let mask = zeros.f_masked_fill(&hidden, f64::NEG_INFINITY)?;
-        Ok(mask.f_view([rows, 1, 1, self.capacity])?)
-    }
-
-    /// The mask of a whole left-padded prompt, `[B, 1, T, T]`; `None` without padding.
-    /// A padding position sees itself, since a row of nothing would give NaN.
-    pub fn prefill_mask(&self, length: i64) -> Result<Option<Tensor>> {
-        let Some(padding) = &self.mask else { return Ok(None) };
-        let at = Tensor::f_arange(length, (Kind::Int64, self.device))?;
-        let (query, key) = (at.f_unsqueeze(1)?, at.f_unsqueeze(0)?);
-        let later = key.f_gt_tensor(&query)?;
-        let other = key.f_ne_tensor(&query)?;
-        let hidden = padding.f_narrow(3, 0, length)?.f_lt(0.0)?.f_logical_or(&later)?;
-        let hidden = hidden.f_logical_and(&other)?;
-        let zeros = Tensor::f_zeros(&hidden.size()[..], (self.kind, self.device))?;
-        Ok(Some(zeros.f_masked_fill(&hidden, f64::NEG_INFINITY)?))
-    }
-
-    /// Positions int64 `[B, T]` of a whole left-padded prompt, padding at 0.
-    pub fn positions(&self, length: i64) -> Result<Tensor> {
-        let at = Tensor::f_arange(length, (Kind::Int64, self.device))?;
-        let positions = at.f_unsqueeze(0)?.f_sub(&self.pads.f_unsqueeze(1)?)?;
-        Ok(positions.f_clamp_min(0)?)
-    }
-
-    /// Positions int64 `[B, 1]` of the next token.
-    pub fn position(&self) -> Result<Tensor> {
-        Ok(self.pads.f_neg()?.f_add_scalar(self.length)?.f_unsqueeze(1)?)
-    }
-
-    /// The mask over the columns up to and with the current one.
-    pub fn step_mask(&self) -> Result<Option<Tensor>> {
-        let cut = |m: &Tensor| m.f_narrow(3, 0, self.length + 1);
-        Ok(self.mask.as_ref().map(cut).transpose()?)
-    }
-
-    /// Writes `[B, K, count, D]` keys and values at the current column.
-    pub fn put(&mut self, layer: usize, k: &Tensor, v: &Tensor, count: i64) -> Result<()> {
-        self.keys[layer].f_narrow(2, self.length, count)?.f_copy_(k)?;
-        self.values[layer].f_narrow(2, self.length, count)?.f_copy_(v)?;
         Ok(())
     }
 
-    /// Keys and values up to and with `more` columns beyond the current length.
-    pub fn upto(&self, layer: usize, more: i64) -> Result<(Tensor, Tensor)> {
-        let cut = |t: &Tensor| t.f_narrow(2, 0, self.length + more);
-        Ok((cut(&self.keys[layer])?, cut(&self.values[layer])?))
+    /// Copies a block of all layers.
+    pub fn copy(&mut self, from: u32, to: u32) -> Result<()> {
+        for side in self.keys.iter().chain(&self.values) {
+            side.i(i64::from(to)).f_copy_(&side.i(i64::from(from)))?;
+        }
+        Ok(())
     }
 
-    /// A layer up to and with the current column, if our own kernel can read it.
-    pub fn on_cpu(&self, layer: usize) -> Option<decode::Written<'_>> {
+    /// What rows see.
+    pub fn view<'a>(&self, tables: &'a [&'a [u32]], lengths: &'a [usize]) -> Result<View<'a>> {
+        if decode::suits(self.kind, self.device, self.width) {
+            return Ok(View { tables, lengths, gathered: None });
+        }
+        let width = tables.iter().map(|t| t.len()).max().unwrap_or(1);
+        let (mut blocks, mut mask) = (Vec::new(), Vec::new());
+        for (table, &length) in tables.iter().zip(lengths) {
+            blocks.extend((0..width).map(|n| table.get(n).map_or(0, |&b| i64::from(b))));
+            mask.extend(
+                (0..width * BLOCK).map(|n| if n < length { 0.0 } else { f32::NEG_INFINITY }),
+            );
+        }
+        let blocks = Tensor::f_from_slice(&blocks)?.f_to_device(self.device)?;
+        let mask = Tensor::f_from_slice(&mask)?.f_view([tables.len() as i64, 1, 1, -1])?;
+        let mask = mask.f_to_kind(self.kind)?.f_to_device(self.device)?;
+        Ok(View { tables, lengths, gathered: Some((blocks, mask)) })
+    }
+
+    /// Attention of one new token per row: `q` `[B, H, D]`; answers `[B, 1, H * D]`.
+    pub fn attend(&self, layer: usize, q: &Tensor, view: &View) -> Result<Tensor> {
         let (keys, values) = (&self.keys[layer], &self.values[layer]);
-        let (length, pads) = (self.length as usize + 1, &self.host_pads[..]);
-        decode::suits(keys).then_some(decode::Written { keys, values, length, pads })
-    }
-
-    /// Counts `count` columns as written.
-    pub fn advance(&mut self, count: i64) {
-        self.length += count;
-    }
-
-    /// Keeps `rows` (int64), in that order; a row may repeat.
-    pub fn select(&mut self, rows: &[i64]) -> Result<()> {
-        self.host_pads = rows.iter().map(|&r| self.host_pads[r as usize]).collect();
-        let rows = Tensor::f_from_slice(rows)?.f_to_device(self.device)?;
-        for t in self.keys.iter_mut().chain(&mut self.values) {
-            *t = t.f_index_select(0, &rows)?;
-        }
-        self.pads = self.pads.f_index_select(0, &rows)?;
-        self.mask = self.mask.take().map(|m| m.f_index_select(0, &rows)).transpose()?;
-        Ok(())
-    }
-
-    /// Makes sure that one more column fits; `most` bounds the growth.
-    pub fn reserve(&mut self, most: i64) -> Result<()> {
-        if self.length < self.capacity {
-            return Ok(());
-        }
-        let wanted = (self.capacity + CHUNK.max(self.capacity / 2)).min(most);
-        let capacity = (wanted.max(self.length + 1) + 7) / 8 * 8;
-        for t in self.keys.iter_mut().chain(&mut self.values) {
-            let (rows, heads, _, width) = t.size4()?;
-            let larger = Tensor::f_zeros([rows, heads, capacity, width], (self.kind, self.device))?;
-            larger.f_narrow(2, 0, self.length)?.f_copy_(&t.f_narrow(2, 0, self.length)?)?;
-            *t = larger;
-        }
-        self.capacity = capacity;
-        if self.mask.is_some() {
-            self.mask = Some(self.build_mask()?);
-        }
-        Ok(())
+        let (rows, heads, width) = q.size3()?;
+        let Some((blocks, mask)) = &view.gathered else {
+            let (tables, lengths) = (view.tables, view.lengths);
+            let out = decode::attend(q, &Written { keys, values, tables, lengths })?;
+            return Ok(out.f_view([rows, 1, -1])?);
+        };
+        let own = |side: &Tensor| -> Result<Tensor> {
+            let all = side.f_index_select(0, blocks)?;
+            let all = all.f_view([rows, -1, self.heads, BLOCK as i64, width])?;
+            Ok(all.f_transpose(1, 2)?.f_reshape([rows, self.heads, -1, width])?)
+        };
+        // The query heads that share a key head become the rows of one small product, so that
+        // each key is read once.
+        let q = q.f_reshape([rows, self.heads, heads / self.heads, width])?;
+        let (k, v) = (own(keys)?, own(values)?);
+        let out = Tensor::f_scaled_dot_product_attention(
+            &q,
+            &k,
+            &v,
+            Some(mask),
+            0.0,
+            false,
+            None,
+            false,
+        )?;
+        Ok(out.f_reshape([rows, 1, heads * width])?)
     }
 }

@@ -1,15 +1,17 @@
 //! Checkpoints: the same state gives the same bytes, and a resumed training goes on exactly.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tch::Kind;
+use tch::{Kind, Tensor};
 
 use crate::error::{Error, Result};
 use crate::files;
+use crate::fill::Fill;
+use crate::lora_file;
 use crate::optim::AdamW;
-use crate::params::{Fill, Params};
+use crate::params::Params;
 use crate::policy::Policy;
 
 /// The optimizer's file in a checkpoint folder.
@@ -23,13 +25,27 @@ struct State {
     beta2: f64,
 }
 
-/// Writes `policy` into the folder `dir` (made if absent) as Hugging Face files, and the
+/// Writes `policy` into the folder `dir`; of a model with an adapter, the adapter alone, as PEFT
+/// stores it.
+///
+/// # Errors
+/// As [`save_model`].
+pub fn save(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> Result<()> {
+    let Some(adapter) = &policy.model.adapter else { return save_model(policy, optim, dir, kind) };
+    std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
+    if let Some(optim) = optim {
+        save_optimizer(&adapter.params, optim, &dir.join(OPTIMIZER_FILE), kind != Kind::Float)?;
+    }
+    lora_file::save(adapter, dir, kind)
+}
+
+/// Writes the model's weights (with a merged adapter in them) into the folder `dir` (made if absent) as Hugging Face files, and the
 /// optimizer beside it. Weights are stored as `kind`; where that is not float32, the float32
 /// master goes into the optimizer's file.
 ///
 /// # Errors
 /// The system's, with the file. Each file is written whole or not at all, the weights last.
-pub fn save(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> Result<()> {
+pub fn save_model(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
     let params = &policy.model.params;
     let mut config = policy.model.config.to_json();
@@ -42,48 +58,60 @@ pub fn save(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> R
     if let Some(optim) = optim {
         save_optimizer(params, optim, &dir.join(OPTIMIZER_FILE), kind != Kind::Float)?;
     }
-    let mut tensors = BTreeMap::new();
-    params.export(params.master.as_ref().unwrap_or(&params.flat), "", kind, &mut tensors)?;
-    files::write(&dir.join("model.safetensors"), &tensors, "format", "pt".into())
+    let weights = params.export("", kind, |at, n| params.read_master(at, n));
+    files::write_weights(dir, weights, files::SHARD_BYTES)
 }
 
 fn save_optimizer(params: &Params, optim: &AdamW, path: &Path, master: bool) -> Result<()> {
-    let mut tensors = BTreeMap::new();
-    params.export(&optim.m, "m.", Kind::Float, &mut tensors)?;
-    params.export(&optim.v, "v.", Kind::Float, &mut tensors)?;
-    if let (true, Some(weights)) = (master, &params.master) {
-        params.export(weights, "master.", Kind::Float, &mut tensors)?;
+    let part = |t: &Tensor, at, n| Ok(t.f_narrow(0, at, n)?);
+    let mut tensors = params.export("m.", Kind::Float, |at, n| part(&optim.m, at, n));
+    tensors.extend(params.export("v.", Kind::Float, |at, n| part(&optim.v, at, n)));
+    if master {
+        let read = |at, n| params.read_master(at, n);
+        tensors.extend(params.export("master.", Kind::Float, read));
     }
     let state = State { step: optim.step, beta1: optim.beta1, beta2: optim.beta2 };
     let text = serde_json::to_string(&state)
         .map_err(|source| Error::Json { path: path.to_owned(), source })?;
-    files::write(path, &tensors, "state", text)
+    files::write(path, &tensors, "state", &text)
 }
 
 /// Reads an optimizer's file, and the master weights if it holds them.
 ///
 /// # Errors
 /// A file of another model, a missing tensor, no step count.
-pub fn load_optimizer(params: &mut Params, path: &Path) -> Result<AdamW> {
+pub fn load_optimizer(params: &Params, path: &Path) -> Result<AdamW> {
     let _guard = tch::no_grad_guard();
     let mut optim = AdamW::new(params)?;
     let fill = Fill::new(&params.specs);
-    let mut seen: BTreeMap<&str, HashSet<String>> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     let metadata = files::visit(path, |name, tensor| {
-        let unknown = || Error::UnexpectedTensor { path: path.to_owned(), name: name.into() };
+        let unknown = || Error::UnexpectedTensor { path: path.to_owned(), names: name.into() };
         let (part, rest) = name.split_once('.').ok_or_else(unknown)?;
-        let (part, target) = match (part, &params.master) {
-            ("m", _) => ("m", &optim.m),
-            ("v", _) => ("v", &optim.v),
-            ("master", Some(master)) => ("master", master),
+        let into = |flat: &Tensor, at: i64, values: &Tensor| {
+            let mut place = flat.f_narrow(0, at, values.numel() as i64)?;
+            Ok(place.f_copy_(&values.f_view([-1])?)?)
+        };
+        let part = match part {
+            "m" => {
+                fill.copy(path, rest, &tensor, |at, v| into(&optim.m, at, v))?;
+                "m"
+            }
+            "v" => {
+                fill.copy(path, rest, &tensor, |at, v| into(&optim.v, at, v))?;
+                "v"
+            }
+            "master" => {
+                fill.copy(path, rest, &tensor, |at, v| params.write_master(at, v))?;
+                "master"
+            }
             _ => return Err(unknown()),
         };
-        fill.copy(path, rest, &tensor, target)?;
         seen.entry(part).or_default().insert(rest.to_owned());
         Ok(())
     })?;
     for part in ["m", "v"] {
-        fill.complete(path, seen.get(part).unwrap_or(&HashSet::new()))?;
+        fill.complete(path, seen.get(part).unwrap_or(&BTreeSet::new()))?;
     }
     if let Some(names) = seen.get("master") {
         fill.complete(path, names)?;
@@ -92,6 +120,5 @@ pub fn load_optimizer(params: &mut Params, path: &Path) -> Result<AdamW> {
     let state: State = serde_json::from_str(text)
         .map_err(|source| Error::Json { path: path.to_owned(), source })?;
     (optim.step, optim.beta1, optim.beta2) = (state.step, state.beta1, state.beta2);
-    params.publish(true)?;
     Ok(optim)
 }

@@ -1,4 +1,4 @@
-//! `config.json` of a Llama or Qwen2 model, checked before any tensor is read.
+//! `config.json` of a Llama, Qwen2 or Qwen3 model, checked before any tensor is read.
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,21 @@ pub enum Architecture {
     Llama,
     /// `Qwen2ForCausalLM`: biases on the query, key and value projections.
     Qwen2,
+    /// `Qwen3ForCausalLM`: each query and key head is normed before it is rotated.
+    Qwen3,
+}
+
+impl Architecture {
+    /// Hugging Face's class and `model_type`.
+    pub fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Architecture::Llama => ("LlamaForCausalLM", "llama"),
+            Architecture::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
+            Architecture::Qwen3 => ("Qwen3ForCausalLM", "qwen3"),
+        }
+    }
+
+    const ALL: [Architecture; 3] = [Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3];
 }
 
 /// Llama 3's stretching of the rotary frequencies.
@@ -31,7 +46,7 @@ pub struct RopeScaling {
 /// The shape of a model. Sizes are in elements, `context` in tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// Llama or Qwen2.
+    /// Which decoder.
     pub architecture: Architecture,
     /// Rows of the embedding.
     pub vocab: i64,
@@ -116,13 +131,16 @@ impl Fields {
 }
 
 impl ModelConfig {
-    /// Reads `config.json` of the folder `dir`.
+    /// Reads `config.json` of the folder `dir`, or the keys of the GGUF file `dir`.
     ///
     /// # Errors
     /// A missing folder or file, bad JSON, an unknown architecture, a missing or absurd key.
     pub fn read(dir: &Path) -> Result<Self> {
+        if crate::weights::is_gguf(dir) {
+            return crate::gguf::Gguf::open(dir)?.config();
+        }
         if !dir.is_dir() {
-            let fix = "give the folder of a Hugging Face model";
+            let fix = "give the folder of a Hugging Face model or a .gguf file";
             return Err(Error::Missing { path: dir.to_owned(), fix });
         }
         let path = dir.join("config.json");
@@ -138,7 +156,9 @@ impl ModelConfig {
         let architecture = architecture(f)?;
         let (hidden, heads) = (f.size("hidden_size")?, f.size("num_attention_heads")?);
         let kv_heads = f.optional_size("num_key_value_heads")?.unwrap_or(heads);
-        let head_dim = f.optional_size("head_dim")?.unwrap_or(hidden / heads);
+        // Qwen3's own default does not follow from the width.
+        let usual = if architecture == Architecture::Qwen3 { 128 } else { hidden / heads };
+        let head_dim = f.optional_size("head_dim")?.unwrap_or(usual);
         if heads % kv_heads != 0 {
             let problem = format!("is {kv_heads} and must divide num_attention_heads = {heads}");
             return Err(f.fault("num_key_value_heads", problem));
@@ -152,6 +172,10 @@ impl ModelConfig {
         }
         for key in ["attention_bias", "mlp_bias", "use_sliding_window"] {
             f.must_be_off(key)?;
+        }
+        let layers = f.map.get("layer_types").and_then(Value::as_array);
+        if let Some(other) = layers.into_iter().flatten().find(|t| *t != "full_attention") {
+            return Err(f.fault("layer_types", format!("holds {other}, which is not implemented")));
         }
         let (rope_theta, rope_scaling) = rope(f)?;
         Ok(ModelConfig {
@@ -184,10 +208,7 @@ impl ModelConfig {
 
     /// The config as Hugging Face's `config.json`.
     pub fn to_json(&self) -> Value {
-        let (name, kind) = match self.architecture {
-            Architecture::Llama => ("LlamaForCausalLM", "llama"),
-            Architecture::Qwen2 => ("Qwen2ForCausalLM", "qwen2"),
-        };
+        let (name, kind) = self.architecture.names();
         let mut out = json!({
             "architectures": [name], "model_type": kind, "hidden_act": "silu",
             "vocab_size": self.vocab, "hidden_size": self.hidden,
@@ -216,15 +237,18 @@ impl ModelConfig {
 fn architecture(f: &Fields) -> Result<Architecture> {
     let named = f.map.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
     let model_type = f.map.get("model_type").and_then(Value::as_str);
-    match (named, model_type) {
-        (Some("LlamaForCausalLM"), _) | (None, Some("llama")) => Ok(Architecture::Llama),
-        (Some("Qwen2ForCausalLM"), _) | (None, Some("qwen2")) => Ok(Architecture::Qwen2),
-        (Some(other), _) | (None, Some(other)) => Err(f.fault(
-            "architectures",
-            format!("is `{other}`; LlamaForCausalLM and Qwen2ForCausalLM are implemented"),
-        )),
-        (None, None) => Err(f.fault("architectures", "is missing")),
+    let known = |a: &Architecture| match (named, model_type) {
+        (Some(class), _) => a.names().0 == class,
+        (None, kind) => Some(a.names().1) == kind,
+    };
+    if let Some(found) = Architecture::ALL.into_iter().find(known) {
+        return Ok(found);
     }
+    let classes = Architecture::ALL.map(|a| a.names().0).join(", ");
+    Err(match named.or(model_type) {
+        Some(other) => f.fault("architectures", format!("is `{other}`; known are {classes}")),
+        None => f.fault("architectures", format!("is missing; known are {classes}")),
+    })
 }
 
 /// Both spellings: `rope_theta` + `rope_scaling` (transformers 4), `rope_parameters` (5).

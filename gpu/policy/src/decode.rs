@@ -7,46 +7,49 @@ use rayon::prelude::*;
 use tch::{Device, Kind, Tensor};
 
 use crate::error::Result;
+use crate::generate::blocks::BLOCK;
 
 /// Work below which one thread does it all.
 const ALONE: usize = 1 << 17;
 
-/// One layer's cache as `[B, K, capacity, D]`, of which the first `length` columns are
-/// written, and the columns of padding before each row.
+/// One layer's cache, and what of it each row sees.
 pub struct Written<'a> {
-    /// Keys.
+    /// Keys `[blocks, K, 16, D]`.
     pub keys: &'a Tensor,
-    /// Values.
+    /// Values, the same.
     pub values: &'a Tensor,
-    /// Columns written.
-    pub length: usize,
-    /// One per row.
-    pub pads: &'a [i64],
+    /// The blocks of each row, in order.
+    pub tables: &'a [&'a [u32]],
+    /// Positions that each row sees.
+    pub lengths: &'a [usize],
 }
 
-/// Whether [`attend`] can serve this cache.
-pub fn suits(keys: &Tensor) -> bool {
-    let width = keys.size().last().copied().unwrap_or(1);
-    keys.device() == Device::Cpu && keys.kind() == Kind::Float && width % 8 == 0
+/// Whether [`attend`] can serve a cache of that type and width of heads.
+pub fn suits(kind: Kind, device: Device, width: i64) -> bool {
+    device == Device::Cpu && kind == Kind::Float && width % 8 == 0
 }
 
 /// Mixes the values for queries `[B, K * group, D]`; answers the same shape.
 pub fn attend(queries: &Tensor, cache: &Written) -> Result<Tensor> {
-    let (rows, heads, capacity, width) = cache.keys.size4()?;
+    let (_, heads, _, width) = cache.keys.size4()?;
     let queries = queries.f_contiguous()?;
     let mut out = vec![0_f32; queries.numel()];
     let (q, k, v) = (floats(&queries), floats(cache.keys), floats(cache.values));
-    let (width, heads, span) = (width as usize, heads as usize, (capacity * width) as usize);
-    let share = queries.numel() / (rows as usize * heads);
-    let (pads, length) = (cache.pads, cache.length);
+    let (width, heads) = (width as usize, heads as usize);
+    let parts = cache.tables.len() * heads;
+    let share = queries.numel() / parts;
     let one = |scores: &mut Vec<f32>, (i, out): (usize, &mut [f32])| {
-        let from = pads[i / heads] as usize * width;
-        let written = i * span + from..i * span + length * width;
-        let q = &q[i * share..(i + 1) * share];
-        mix(q, &k[written.clone()], &v[written], width, scores, out);
+        let seen = Seen {
+            table: cache.tables[i / heads],
+            length: cache.lengths[i / heads],
+            first: i % heads * BLOCK * width,
+            step: heads * BLOCK * width,
+            width,
+        };
+        mix(&q[i * share..(i + 1) * share], k, v, &seen, scores, out);
     };
-    let parts = rows as usize * heads;
-    if parts * cache.length * share < ALONE {
+    let work: usize = cache.lengths.iter().sum::<usize>() * heads * share;
+    if work < ALONE {
         let mut scores = Vec::new();
         out.chunks_mut(share).enumerate().for_each(|part| one(&mut scores, part));
     } else {
@@ -63,14 +66,38 @@ fn floats(t: &Tensor) -> &[f32] {
     unsafe { std::slice::from_raw_parts(t.data_ptr() as *const f32, t.numel()) }
 }
 
-/// The queries of one key head: `q` and `out` are `[group, D]`, `k` and `v` `[n, D]`.
-fn mix(q: &[f32], k: &[f32], v: &[f32], width: usize, scores: &mut Vec<f32>, out: &mut [f32]) {
+/// Where one row's keys of one head lie: from `first` on in each block, blocks `step` apart.
+struct Seen<'a> {
+    table: &'a [u32],
+    length: usize,
+    first: usize,
+    step: usize,
+    width: usize,
+}
+
+impl Seen<'_> {
+    /// The numbers of block `n` of the row that it sees.
+    #[inline(always)]
+    fn block<'b>(&self, all: &'b [f32], n: usize) -> &'b [f32] {
+        let from = self.table[n] as usize * self.step + self.first;
+        let count = BLOCK.min(self.length - n * BLOCK);
+        &all[from..from + count * self.width]
+    }
+
+    #[inline(always)]
+    fn blocks(&self) -> usize {
+        self.length.div_ceil(BLOCK)
+    }
+}
+
+/// The queries of one key head: `q` and `out` are `[group, D]`.
+fn mix(q: &[f32], k: &[f32], v: &[f32], seen: &Seen, scores: &mut Vec<f32>, out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has what the function was compiled for.
-        return unsafe { mix_avx2(q, k, v, width, scores, out) };
+        return unsafe { mix_avx2(q, k, v, seen, scores, out) };
     }
-    mix_plain(q, k, v, width, scores, out);
+    mix_plain(q, k, v, seen, scores, out);
 }
 
 /// [`mix_plain`] in registers of eight floats instead of four.
@@ -80,37 +107,37 @@ unsafe fn mix_avx2(
     q: &[f32],
     k: &[f32],
     v: &[f32],
-    width: usize,
+    seen: &Seen,
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    mix_plain(q, k, v, width, scores, out);
+    mix_plain(q, k, v, seen, scores, out);
 }
 
 #[inline(always)]
-fn mix_plain(
-    q: &[f32],
-    k: &[f32],
-    v: &[f32],
-    width: usize,
-    scores: &mut Vec<f32>,
-    out: &mut [f32],
-) {
+fn mix_plain(q: &[f32], k: &[f32], v: &[f32], seen: &Seen, scores: &mut Vec<f32>, out: &mut [f32]) {
+    let width = seen.width;
     let scale = 1.0 / (width as f32).sqrt();
     for (q, out) in q.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-        scores.resize(k.len() / width, 0.0);
+        scores.resize(seen.length, 0.0);
         // Loops and not iterator chains: a closure would not be compiled for AVX2.
-        for (s, k) in scores.iter_mut().zip(k.chunks_exact(width)) {
-            *s = dot(q, k) * scale;
+        for n in 0..seen.blocks() {
+            let keys = seen.block(k, n).chunks_exact(width);
+            for (s, k) in scores[n * BLOCK..].iter_mut().zip(keys) {
+                *s = dot(q, k) * scale;
+            }
         }
         let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         for s in scores.iter_mut() {
             *s = exp(*s - most);
         }
         let sum: f32 = scores.iter().sum();
-        for (weight, v) in scores.iter().zip(v.chunks_exact(width)) {
-            for (o, v) in out.iter_mut().zip(v) {
-                *o += weight * v;
+        for n in 0..seen.blocks() {
+            let values = seen.block(v, n).chunks_exact(width);
+            for (weight, v) in scores[n * BLOCK..].iter().zip(values) {
+                for (o, v) in out.iter_mut().zip(v) {
+                    *o += weight * v;
+                }
             }
         }
         for o in out.iter_mut() {
@@ -176,28 +203,26 @@ mod tests {
     #[test]
     fn agrees_with_libtorch() {
         let option = (Kind::Float, Device::Cpu);
-        let (q, k) = (Tensor::randn([3, 4, 16], option), Tensor::randn([3, 2, 300, 16], option));
-        let v = Tensor::randn([3, 2, 300, 16], option);
-        for length in [5, 290] {
-            let pads = [0, 3, 1];
-            let written = Written { keys: &k, values: &v, length, pads: &pads };
-            let found = attend(&q, &written).unwrap();
-            for (row, &pad) in pads.iter().enumerate() {
-                let cut = |t: &Tensor| t.get(row as i64).narrow(1, pad, length as i64 - pad);
-                let q = q.get(row as i64).view([2, 2, 16]);
-                let wanted = Tensor::scaled_dot_product_attention::<&Tensor>(
-                    &q,
-                    &cut(&k),
-                    &cut(&v),
-                    None,
-                    0.0,
-                    false,
-                    None,
-                    false,
-                );
-                let found = found.get(row as i64).view([2, 2, 16]);
-                assert!((found - wanted).abs().max().double_value(&[]) < 1e-5);
-            }
+        let q = Tensor::randn([3, 4, 16], option);
+        let k = Tensor::randn([40, 2, 16, 16], option);
+        let v = Tensor::randn([40, 2, 16, 16], option);
+        let tables: [&[u32]; 3] = [&[3, 39, 0, 17], &[1], &[20, 7, 5, 6, 8, 9, 30, 2]];
+        let lengths = [50, 16, 121];
+        let cache = Written { keys: &k, values: &v, tables: &tables, lengths: &lengths };
+        let found = attend(&q, &cache).unwrap();
+        for row in 0..3 {
+            let table: Vec<i64> = tables[row].iter().map(|&b| i64::from(b)).collect();
+            let own = |t: &Tensor| {
+                let blocks = t.index_select(0, &Tensor::from_slice(&table));
+                blocks.transpose(0, 1).reshape([2, -1, 16]).narrow(1, 0, lengths[row] as i64)
+            };
+            let q = q.get(row as i64).view([2, 2, 16]);
+            let (k, v) = (own(&k), own(&v));
+            let wanted = Tensor::scaled_dot_product_attention::<&Tensor>(
+                &q, &k, &v, None, 0.0, false, None, false,
+            );
+            let found = found.get(row as i64).view([2, 2, 16]);
+            assert!((found - wanted).abs().max().double_value(&[]) < 1e-5);
         }
     }
 }

@@ -50,36 +50,40 @@ pub enum Error {
         /// The parser's word.
         problem: String,
     },
-    /// A tensor of the architecture is in none of the files.
-    #[error("{path} lacks the tensor `{name}`: the weights do not belong to this config.json", path = path.display())]
+    /// Tensors of the architecture are in none of the files.
+    #[error("{path} lacks {names}: the weights do not belong to this config.json", path = path.display())]
     MissingTensor {
         /// The folder or file.
         path: PathBuf,
-        /// The tensor's Hugging Face name.
-        name: String,
+        /// The tensors' Hugging Face names.
+        names: String,
     },
-    /// A tensor that the architecture has no place for.
-    #[error("{path} holds `{name}`, unknown to this architecture: check `architectures` in config.json", path = path.display())]
+    /// Tensors that the architecture has no place for.
+    #[error("{path} holds {names}, unknown to this architecture: check `architectures` in config.json", path = path.display())]
     UnexpectedTensor {
-        /// The file.
+        /// The folder or file.
         path: PathBuf,
-        /// The tensor.
-        name: String,
+        /// The tensors.
+        names: String,
     },
-    /// A tensor of the wrong shape.
-    #[error("{path}: `{name}` has shape {found:?}, config.json asks for {expected:?}", path = path.display())]
+    /// Tensors of other shapes than config.json asks for.
+    #[error("{path}: {shapes}: the weights do not belong to this config.json", path = path.display())]
     Shape {
+        /// The folder or file.
+        path: PathBuf,
+        /// Each tensor with the shape found and the one wanted.
+        shapes: String,
+    },
+    /// A GGUF file cannot be read.
+    #[error("{path} {problem}: copy it again", path = path.display())]
+    Gguf {
         /// The file.
         path: PathBuf,
-        /// The tensor.
-        name: String,
-        /// Its shape.
-        found: Vec<i64>,
-        /// The shape that config.json implies.
-        expected: Vec<i64>,
+        /// What is wrong with it.
+        problem: String,
     },
-    /// A tensor stored in a type that is neither f32, f16 nor bf16.
-    #[error("{path}: `{name}` is {found}; convert the file to F32, F16 or BF16", path = path.display())]
+    /// A tensor stored in a type that is not known.
+    #[error("{path}: `{name}` is {found}; known are {known}: convert the file", path = path.display())]
     Dtype {
         /// The file.
         path: PathBuf,
@@ -87,6 +91,8 @@ pub enum Error {
         name: String,
         /// The type found.
         found: String,
+        /// The types that would do.
+        known: &'static str,
     },
     /// Weights with NaN or infinity.
     #[error("{path}: `{name}` holds NaN or infinite values: go back to an older checkpoint", path = path.display())]
@@ -120,6 +126,19 @@ pub enum Error {
         /// The model's context.
         context: usize,
     },
+    /// A sample is longer than the memory that is left for keys and values.
+    #[error(
+        "a sample of {tokens} tokens does not fit: there is memory for {room}; ask for fewer new tokens, or free memory of the device"
+    )]
+    DoesNotFit {
+        /// Positions that the longest sample may take.
+        tokens: usize,
+        /// Positions that there is memory for.
+        room: usize,
+    },
+    /// The caller no longer wants the answers.
+    #[error("cancelled: the answers that were not finished are lost")]
+    Cancelled,
     /// A request or an option makes no sense.
     #[error("{0}")]
     Request(String),
@@ -144,6 +163,10 @@ pub enum Error {
     /// A defect of the engine; the slot that was at work may be gone.
     #[error("the engine panicked: {0}")]
     Panic(String),
+    /// Our own kernels or the driver under them failed; a fault of a kernel ends the process's use of
+    /// the device.
+    #[error("{0}")]
+    Kernels(#[from] kernels::Error),
     /// A libtorch operation failed (out of memory included).
     #[error("libtorch: {0}")]
     Torch(#[from] tch::TchError),
@@ -158,6 +181,7 @@ impl Error {
             Error::Json { .. } => "json",
             Error::Config { .. } => "config",
             Error::Safetensors { .. } => "safetensors",
+            Error::Gguf { .. } => "gguf",
             Error::MissingTensor { .. } => "missing_tensor",
             Error::UnexpectedTensor { .. } => "unexpected_tensor",
             Error::Shape { .. } => "shape",
@@ -166,10 +190,13 @@ impl Error {
             Error::Tokenizer { .. } => "tokenizer",
             Error::ChatTemplate { .. } => "chat_template",
             Error::PromptTooLong { .. } => "prompt_too_long",
+            Error::DoesNotFit { .. } => "does_not_fit",
+            Error::Cancelled => "cancelled",
             Error::Request(_) => "request",
             Error::Slot { .. } => "slot",
             Error::NotFinite { .. } => "not_finite",
             Error::Panic(_) => "panic",
+            Error::Kernels(_) => "kernels",
             Error::Torch(_) => "torch",
         }
     }

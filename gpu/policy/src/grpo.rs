@@ -1,16 +1,21 @@
-//! One GRPO update: clipped token ratios, a k3 penalty to a frozen reference, the mean over
-//! samples of the mean over tokens.
-
-use std::time::Instant;
+//! One GRPO update over packed samples.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use crate::batch::{self, Batch, Sequence};
 use crate::error::{Error, Result};
-use crate::loss::{self, Scores};
+use crate::gradients::Gradients;
+use crate::loss::{self, Pass};
+use crate::metrics::{Clock, Metrics, Work};
 use crate::model::Model;
+pub use crate::objective::{Aggregate, Objective, Penalty, Ratio, k3};
+use crate::objective::{Constants, Sums, Totals};
 use crate::optim::{AdamW, Update};
+
+/// Packs that a reference in the host's memory scores at once: its layers travel that many times
+/// less often, and the residual streams of so many packs fit beside the model.
+const STREAMED: usize = 16;
 
 /// One sample with what the judge made of it.
 #[derive(Clone, Debug, Deserialize)]
@@ -23,6 +28,13 @@ pub struct Graded {
     pub logprobs: Vec<f32>,
     /// The advantage of the whole answer; 0 leaves only the penalty.
     pub advantage: f64,
+}
+
+impl Graded {
+    fn sequence(&self) -> Sequence {
+        let tokens = self.prompt_tokens.iter().chain(&self.tokens).copied().collect();
+        Sequence { tokens, prompt: self.prompt_tokens.len() }
+    }
 }
 
 /// Where the log-probs in the ratio's denominator come from.
@@ -42,16 +54,16 @@ pub enum Old {
 pub struct Options {
     /// The optimizer's part.
     pub update: Update,
-    /// Weight of the k3 penalty; 0 needs no reference.
-    pub kl: f64,
-    /// The ratio's leash, to both sides of 1.
-    pub clip: f64,
+    /// What is minimised.
+    pub objective: Objective,
     /// Temperature of the sampler.
     pub temperature: f64,
-    /// Tokens per rectangle, padding included.
+    /// Positions per pack; a shared prompt counts once.
     pub micro_tokens: usize,
     /// Which old log-probs.
     pub old: Old,
+    /// Bytes that the layers of a pack may keep for the way back.
+    pub memory: u64,
 }
 
 /// What a step did.
@@ -59,7 +71,7 @@ pub struct Options {
 pub struct Report {
     /// The objective's negative, penalty included.
     pub loss: f64,
-    /// k3 to the reference, mean over samples of the mean over tokens.
+    /// Divergence from the reference, aggregated as the loss.
     pub kl: f64,
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
@@ -77,29 +89,13 @@ pub struct Report {
     pub lr: f64,
     /// Updates taken so far, this one included.
     pub step: u64,
-    /// Wall-clock time.
-    pub seconds: f64,
+    /// What it cost.
+    #[serde(flatten)]
+    pub metrics: Metrics,
 }
 
-/// `exp(d) - d - 1` for `d = log q - log p` at samples of `p`: a low-variance, never negative
-/// estimate of KL(p, q). `d` is held within 20 so that one token cannot overflow it.
-pub fn k3(p: &Tensor, q: &Tensor) -> Result<Tensor> {
-    let d = q.f_sub(p)?.f_clamp(-20.0, 20.0)?;
-    Ok(d.f_exp()?.f_sub(&d)?.f_add_scalar(-1.0)?)
-}
-
-/// Per-token constants of one rectangle, float32 `[n]` on the model's device.
-struct Constants {
-    weight: Tensor,
-    advantage: Tensor,
-    sampler: Tensor,
-    reference: Option<Tensor>,
-}
-
-/// Sums over tokens, float32 `[5]`: loss, weighted k3, clipped, mismatch, entropy.
-type Sums = Tensor;
-
-/// Takes one update of `model` on `samples`.
+/// Takes one update of `model` on `samples`. A model with an adapter and no `reference` has its
+/// base as the reference.
 ///
 /// # Errors
 /// Malformed samples, or a loss or gradient that is not finite: then nothing has changed.
@@ -110,16 +106,18 @@ pub fn step(
     samples: &[Graded],
     o: &Options,
 ) -> Result<Report> {
-    let began = Instant::now();
+    let mut clock = Clock::new(model.device);
     check(model, reference, samples, o)?;
-    optim.discard()?;
-    match accumulate(model, optim, reference, samples, o) {
+    optim.discard();
+    match accumulate(model, optim, reference, samples, o, &mut clock) {
         Err(e) => {
-            optim.discard()?;
+            optim.discard();
             Err(e)
         }
-        Ok((sums, tokens)) => {
-            let grad_norm = optim.apply(&mut model.params, &o.update)?;
+        Ok((sums, work)) => {
+            let grad_norm = optim.apply(model.trained(), &o.update)?;
+            clock.lap("optimizer");
+            let tokens = work.answers as usize;
             Ok(Report {
                 loss: sums[0],
                 kl: sums[1],
@@ -131,7 +129,7 @@ pub fn step(
                 samples: samples.len(),
                 lr: o.update.lr,
                 step: optim.step,
-                seconds: began.elapsed().as_secs_f64(),
+                metrics: Metrics::new(clock, model, &work),
             })
         }
     }
@@ -142,14 +140,15 @@ fn check(model: &Model, reference: Option<&Model>, all: &[Graded], o: &Options) 
     if all.is_empty() {
         return refuse("no samples: a step needs at least one".into());
     }
-    if !(o.temperature > 0.0 && o.clip > 0.0 && o.kl >= 0.0 && o.micro_tokens > 0) {
-        return refuse("temperature, clip and micro_tokens must be positive, kl not less".into());
+    if !(o.temperature > 0.0 && o.micro_tokens > 0) {
+        return refuse("temperature and micro_tokens must be positive".into());
     }
-    if o.kl > 0.0 && reference.is_none() {
+    o.objective.check(o.old)?;
+    if o.objective.kl > 0.0 && reference.is_none() && model.adapter.is_none() {
         return refuse("kl above 0 needs a reference_slot".into());
     }
     let other = reference.filter(|r| r.config.vocab != model.config.vocab);
-    if other.is_some_and(|_| o.kl > 0.0) {
+    if other.is_some_and(|_| o.objective.kl > 0.0) {
         return refuse("the reference has another vocabulary than the model".into());
     }
     for (i, s) in all.iter().enumerate() {
@@ -173,34 +172,53 @@ fn check(model: &Model, reference: Option<&Model>, all: &[Graded], o: &Options) 
     Ok(())
 }
 
-/// Sums gradient and figures over all rectangles.
+/// Sums gradient and figures over all packs.
 fn accumulate(
     model: &Model,
     optim: &mut AdamW,
     reference: Option<&Model>,
     samples: &[Graded],
     o: &Options,
-) -> Result<([f64; 5], usize)> {
-    let sequences: Vec<Sequence> = samples
-        .iter()
-        .map(|s| Sequence {
-            tokens: s.prompt_tokens.iter().chain(&s.tokens).copied().collect(),
-            prompt: s.prompt_tokens.len(),
-        })
-        .collect();
-    let lengths: Vec<usize> = sequences.iter().map(Sequence::inputs).collect();
+    clock: &mut Clock,
+) -> Result<([f64; 5], Work)> {
+    let sequences: Vec<Sequence> = samples.iter().map(Graded::sequence).collect();
+    let rows: Vec<&Sequence> = sequences.iter().collect();
+    let totals =
+        Totals { samples: samples.len(), tokens: samples.iter().map(|s| s.tokens.len()).sum() };
+    let flat = optim.gradient()?;
+    let grads = Gradients::new(model, &flat);
     let mut sums: Sums = Tensor::f_zeros([5], (Kind::Float, model.device))?;
-    let mut tokens = 0;
-    for group in batch::plan(&lengths, o.micro_tokens, model.device) {
-        let rows: Vec<&Sequence> = group.iter().map(|&i| &sequences[i]).collect();
-        let batch = Batch::new(&rows, model.config.context, model.device)?;
-        let constants = constants(model, reference, samples, &group, &batch, o)?;
-        tokens += batch.tokens;
-        loss::backward(model, optim, &batch, o.temperature, |scores| {
-            let (loss, figures) = token_loss(scores, &constants, o)?;
-            let _ = sums.f_add_(&figures)?;
-            Ok(loss)
-        })?;
+    let mut work = Work::default();
+    let streamed = reference.is_some_and(|r| r.params.flat.device() != r.device);
+    let at_once = if streamed { STREAMED } else { 1 };
+    for some in batch::plan(&rows, o.micro_tokens).chunks(at_once) {
+        let pack = |group: &Vec<usize>| {
+            let rows: Vec<&Sequence> = group.iter().map(|&i| rows[i]).collect();
+            Batch::new(&rows, model.device)
+        };
+        let batches: Vec<Batch> = some.iter().map(pack).collect::<Result<_>>()?;
+        clock.lap("pack");
+        let mut scored = reference_scores(model, reference, &batches, o)?.into_iter();
+        clock.lap("reference");
+        for (group, batch) in some.iter().zip(&batches) {
+            let graded: Vec<&Graded> = group.iter().map(|&i| &samples[i]).collect();
+            let mut c = Constants::new(&graded, batch, scored.next(), &totals, &o.objective)?;
+            // Each pack of each update has a dropout of its own.
+            let seed = optim.step << 32 | work.positions;
+            work.add(batch);
+            let pass = Pass::new(model, batch, o.temperature, o.memory, seed)?;
+            clock.lap("forward");
+            if o.objective.ratio == Ratio::Sequence {
+                let [loss, cut] = c.by_sequence(&pass.logprobs()?, o.old, &o.objective)?;
+                let _ = sums.f_get(0)?.f_add_(&loss)?;
+                let _ = sums.f_get(2)?.f_add_(&cut)?;
+            }
+            pass.backward(&grads, clock, |scores| {
+                let (loss, figures) = c.loss(scores, o.old, &o.objective)?;
+                let _ = sums.f_add_(&figures)?;
+                Ok(loss)
+            })?;
+        }
     }
     let mut out = [0_f32; 5];
     sums.f_to_device(tch::Device::Cpu)?.f_copy_data(&mut out, 5)?;
@@ -208,62 +226,24 @@ fn accumulate(
         let (what, value) = ("loss", f64::from(out[0]));
         return Err(Error::NotFinite { what, value, step: optim.step });
     }
-    Ok((out.map(f64::from), tokens))
+    Ok((out.map(f64::from), work))
 }
 
-fn constants(
+/// The reference's log-probabilities of each batch; none if nothing asks for them.
+fn reference_scores(
     model: &Model,
     reference: Option<&Model>,
-    samples: &[Graded],
-    group: &[usize],
-    batch: &Batch,
+    batches: &[Batch],
     o: &Options,
-) -> Result<Constants> {
-    let (mut weight, mut advantage, mut sampler) = (Vec::new(), Vec::new(), Vec::new());
-    for &i in group {
-        let s = &samples[i];
-        let share = 1.0 / (samples.len() as f64 * s.tokens.len() as f64);
-        weight.extend(s.tokens.iter().map(|_| share as f32));
-        advantage.extend(s.tokens.iter().map(|_| s.advantage as f32));
-        sampler.extend(&s.logprobs);
+) -> Result<Vec<Tensor>> {
+    if o.objective.kl == 0.0 {
+        return Ok(Vec::new());
     }
-    let put = |v: &[f32]| Tensor::f_from_slice(v)?.f_to_device(model.device);
-    let reference = match reference {
-        Some(r) if o.kl > 0.0 => Some(loss::logprobs(r, batch, o.temperature)?),
-        _ => None,
-    };
-    Ok(Constants {
-        weight: put(&weight)?,
-        advantage: put(&advantage)?,
-        sampler: put(&sampler)?,
-        reference,
-    })
-}
-
-/// The loss of a chunk of tokens and its part of the sums.
-fn token_loss(scores: &Scores, c: &Constants, o: &Options) -> Result<(Tensor, Sums)> {
-    let lp = scores.chosen;
-    let (weight, advantage) = (scores.cut(&c.weight)?, scores.cut(&c.advantage)?);
-    let sampler = scores.cut(&c.sampler)?;
-    let old = match o.old {
-        Old::Recompute => lp.f_detach()?,
-        Old::Sampler => sampler.shallow_clone(),
-    };
-    let ratio = lp.f_sub(&old)?.f_exp()?;
-    let free = ratio.f_mul(&advantage)?;
-    let held = ratio.f_clamp(1.0 - o.clip, 1.0 + o.clip)?.f_mul(&advantage)?;
-    let gain = free.f_minimum(&held)?;
-    let mut loss = gain.f_mul(&weight)?.f_sum(Kind::Float)?.f_neg()?;
-    let mut kl = Tensor::f_zeros([], (Kind::Float, lp.device()))?;
-    if let Some(reference) = &c.reference {
-        kl = k3(lp, &scores.cut(reference)?)?.f_mul(&weight)?.f_sum(Kind::Float)?;
-        loss = loss.f_add(&kl.f_mul_scalar(o.kl)?)?;
+    match (reference, &model.adapter) {
+        (Some(r), _) => loss::logprobs_all(r, batches, o.temperature),
+        (None, Some(adapter)) => {
+            adapter.without(|| loss::logprobs_all(model, batches, o.temperature))
+        }
+        (None, None) => Ok(Vec::new()),
     }
-    let _guard = tch::no_grad_guard();
-    let clipped = free.f_gt_tensor(&held)?.f_sum(Kind::Float)?;
-    let mismatch = k3(&sampler, lp)?.f_sum(Kind::Float)?;
-    let entropy = scores.all.f_exp()?.f_mul(scores.all)?.f_sum(Kind::Float)?.f_neg()?;
-    let figures = [&loss, &kl, &clipped, &mismatch, &entropy].map(|t| t.f_detach());
-    let figures = figures.into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
-    Ok((loss, Tensor::f_stack(&figures, 0)?))
 }

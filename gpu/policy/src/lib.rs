@@ -1,26 +1,49 @@
-//! The language-model engine of KernelZero: opens Llama and Qwen2 folders, samples from
+//! The language-model engine of KernelZero: opens Llama, Qwen2 and Qwen3 models, samples from
 //! them, fine-tunes them, takes GRPO steps and writes checkpoints, all on libtorch.
 //!
-//! `config`, `files`, `params`, `tokenizer` read a model; `model`, `rope`, `cache`, `decode` compute
-//! it;
-//! `sampling`, `generate` write answers; `batch`, `loss`, `optim`, `sft`, `grpo` train;
+//! `config`, `files`, `gguf`, `weights`, `layout`, `params`, `tokenizer` read a model; `model`, `rope`
+//! compute it; `generate` writes answers, with `cache`, `decode` and `sampling` on libtorch or with the
+//! crate `kernels` on CUDA; `libtorch` and `dispatch` reach what tch does not offer.
+//!
+//! Training: `batch` packs sequences, `attention`, `block`, `linear`, `layer`, `train` go through the layers
+//! forward and back, `loss` through the vocabulary, `optim` and `master` update; `lora` trains an
+//! adapter instead; `sft` and `grpo` say what is minimised.
+//!
 //! `checkpoint` saves and resumes; `serve` speaks JSON lines; `bpe` makes a tokenizer.
 
+pub mod attention;
 pub mod batch;
+mod block;
 pub mod bpe;
 pub mod cache;
 pub mod checkpoint;
 pub mod config;
 pub mod data;
 pub mod decode;
+mod dispatch;
 pub mod error;
 pub mod files;
+mod fill;
+pub mod footprint;
 pub mod generate;
+pub mod gguf;
+pub mod gradients;
 pub mod grpo;
+pub mod layer;
+pub mod layout;
+pub mod libtorch;
+mod linear;
+mod link;
+pub mod lora;
+pub mod lora_file;
 pub mod loss;
+pub mod master;
+pub mod metrics;
 pub mod model;
+pub mod objective;
 pub mod optim;
 pub mod params;
+pub mod planner;
 pub mod policy;
 pub mod protocol;
 pub mod reply;
@@ -28,7 +51,11 @@ pub mod rope;
 pub mod sampling;
 pub mod serve;
 pub mod sft;
+pub mod shapes;
+mod slot;
 pub mod tokenizer;
+pub mod train;
+mod weights;
 
 pub use error::{Error, Result};
 pub use policy::{Open, Policy};

@@ -1,20 +1,25 @@
 //! From a batch to log-probabilities and gradients, the vocabulary a chunk at a time.
 //!
-//! The logits of a large batch would fill the memory. They are made chunk by chunk, each
-//! turned at once into the gradient of its hidden states; then one backward pass runs through
-//! the layers.
+//! The logits of a batch would fill the memory: they are made chunk by chunk, each turned at once
+//! into the gradient of its hidden states. A loss sees log-probabilities only, so its own gradient
+//! is a number per token, and that of the logits is written out.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use crate::batch::Batch;
 use crate::error::Result;
+use crate::footprint;
+use crate::gradients::Gradients;
+use crate::metrics::Clock;
 use crate::model::Model;
-use crate::optim::AdamW;
+use crate::train::{self, Tape};
 
 /// Positions whose logits are made at once.
 fn chunk(model: &Model) -> i64 {
-    let elements: i64 = if model.device == Device::Cpu { 1 << 22 } else { 1 << 28 };
-    (elements / model.config.vocab).max(64)
+    match model.device {
+        Device::Cpu => ((1 << 22) / model.config.vocab).max(64),
+        _ => footprint::rows_at_once(&model.config),
+    }
 }
 
 /// What a chunk of `n` answer tokens looks like to a loss.
@@ -34,31 +39,52 @@ impl Scores<'_> {
     pub fn cut(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.f_narrow(0, self.start, self.targets.size()[0])?)
     }
+
+    /// float32 `[n]`: the entropy of each prediction, in nats.
+    pub fn entropy(&self) -> Result<Tensor> {
+        let _guard = tch::no_grad_guard();
+        let terms = self.all.f_exp()?.f_mul_(self.all)?;
+        Ok(terms.f_sum_dim_intlist([-1_i64].as_slice(), false, None)?.f_neg()?)
+    }
 }
 
-fn places(model: &Model, batch: &Batch) -> Result<Tensor> {
-    let hidden = model.hidden(&batch.ids)?.f_reshape([-1, model.config.hidden])?;
-    Ok(hidden.f_index_select(0, &batch.places)?)
+/// What a loss answers for a chunk.
+pub struct Loss {
+    /// `[]`: a differentiable function of [`Scores::chosen`].
+    pub value: Tensor,
+    /// `[n]`: the derivative of what is minimised by each token's entropy, if it has any.
+    pub by_entropy: Option<Tensor>,
 }
 
-/// Calls `f(hidden states [n, hidden], scores)` chunk by chunk; the hidden states are leaves of
-/// a graph of their own if `leaves`.
+impl From<Tensor> for Loss {
+    fn from(value: Tensor) -> Self {
+        Loss { value, by_entropy: None }
+    }
+}
+
+/// Calls `f(hidden states [n, hidden], scores)` chunk by chunk.
 fn each_chunk(
     model: &Model,
     batch: &Batch,
     hidden: &Tensor,
     temperature: f64,
-    leaves: bool,
     mut f: impl FnMut(&Tensor, &Scores) -> Result<()>,
 ) -> Result<()> {
     let (total, size) = (batch.tokens as i64, chunk(model));
+    let head = model.head()?;
     let mut start = 0;
     while start < total {
         let count = size.min(total - start);
-        let part = hidden.f_narrow(0, start, count)?.f_set_requires_grad(leaves)?;
-        let logits = model.logits(&part)?;
-        let logits = if temperature == 1.0 { logits } else { logits.f_div_scalar(temperature)? };
-        let all = logits.f_log_softmax(-1, Kind::Float)?;
+        let part = hidden.f_narrow(0, start, count)?;
+        let logits = part.f_linear::<&Tensor>(&head, None)?;
+        // A copy of 16-bit logits, so that what follows can be done in place.
+        let mut all = logits.f_to_kind(model.sum_kind())?;
+        drop(logits);
+        if temperature != 1.0 {
+            let _ = all.f_div_scalar_(temperature)?;
+        }
+        let sums = all.f_logsumexp([-1], true)?;
+        let _ = all.f_sub_(&sums)?;
         let targets = batch.targets.f_narrow(0, start, count)?;
         let chosen = all.f_gather(1, &targets.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
         f(&part, &Scores { all: &all, chosen: &chosen, targets: &targets, start })?;
@@ -67,61 +93,130 @@ fn each_chunk(
     Ok(())
 }
 
-/// Looks at the scores of every answer token without a graph.
+/// Looks at the scores of every answer token.
 pub fn inspect(
     model: &Model,
     batch: &Batch,
     temperature: f64,
-    mut f: impl FnMut(&Scores) -> Result<()>,
+    f: impl FnMut(&Scores) -> Result<()>,
 ) -> Result<()> {
     let _guard = tch::no_grad_guard();
-    let hidden = places(model, batch)?;
-    each_chunk(model, batch, &hidden, temperature, false, |_, scores| f(scores))
+    let hidden = train::hidden(model, std::slice::from_ref(batch))?.remove(0);
+    let mut f = f;
+    each_chunk(model, batch, &hidden, temperature, |_, scores| f(scores))
 }
 
-/// Log-probability float32 `[n]` of every answer token, without a graph.
-pub fn logprobs(model: &Model, batch: &Batch, temperature: f64) -> Result<Tensor> {
+fn collect(model: &Model, batch: &Batch, hidden: &Tensor, temperature: f64) -> Result<Tensor> {
     let mut parts = Vec::new();
-    inspect(model, batch, temperature, |s| {
+    each_chunk(model, batch, hidden, temperature, |_, s| {
         parts.push(s.chosen.shallow_clone());
         Ok(())
     })?;
     Ok(Tensor::f_cat(&parts, 0)?)
 }
 
-/// Adds the gradient of the sum of `loss` over the chunks to `optim`'s.
-///
-/// # Errors
-/// libtorch's; gradients of the batch may then be half added, so discard them.
-pub fn backward(
-    model: &Model,
-    optim: &mut AdamW,
-    batch: &Batch,
+/// Log-probability float32 `[n]` of every answer token.
+pub fn logprobs(model: &Model, batch: &Batch, temperature: f64) -> Result<Tensor> {
+    Ok(logprobs_all(model, std::slice::from_ref(batch), temperature)?.remove(0))
+}
+
+/// [`logprobs`] of several batches; weights in the host's memory are sent once for all of them.
+pub fn logprobs_all(model: &Model, batches: &[Batch], temperature: f64) -> Result<Vec<Tensor>> {
+    let _guard = tch::no_grad_guard();
+    let hidden = train::hidden(model, batches)?;
+    let one = |(h, b): (&Tensor, &Batch)| collect(model, b, h, temperature);
+    hidden.iter().zip(batches).map(one).collect()
+}
+
+/// A batch on its way through the model and back.
+pub struct Pass<'a> {
+    model: &'a Model,
+    batch: &'a Batch,
     temperature: f64,
-    mut loss: impl FnMut(&Scores) -> Result<Tensor>,
-) -> Result<()> {
-    let hidden = places(model, batch)?;
-    let head = model.head_index();
-    let leaf = hidden.f_detach()?;
-    let mut seeds = Vec::new();
-    each_chunk(model, batch, &leaf, temperature, true, |part, scores| {
-        let value = loss(scores)?;
-        let inputs = [part, &model.params.views[head]];
-        let mut grads = Tensor::f_run_backward(&[value], &inputs, false, false)?;
-        optim.add(&model.params, head, &grads.remove(1))?;
-        seeds.push(grads.remove(0));
-        Ok(())
-    })?;
-    // The gradient of this sum with respect to the hidden states is exactly the seeds.
-    let seed = Tensor::f_cat(&seeds, 0)?;
-    let sum = hidden.f_mul(&seed)?.f_sum(Kind::Float)?;
-    drop(seeds);
-    let views = &model.params.views;
-    let wanted: Vec<usize> = (0..views.len()).filter(|&i| model.config.tied || i != head).collect();
-    let inputs: Vec<&Tensor> = wanted.iter().map(|&i| &views[i]).collect();
-    let grads = Tensor::f_run_backward(&[sum], &inputs, false, false)?;
-    for (i, grad) in wanted.into_iter().zip(grads) {
-        optim.add(&model.params, i, &grad)?;
+    hidden: Tensor,
+    tape: Tape,
+    seed: u64,
+}
+
+impl<'a> Pass<'a> {
+    /// Goes through the layers. What they keep for the way back stays below `memory` bytes if
+    /// that is possible at all; `seed` draws the adapter's dropout.
+    pub fn new(
+        model: &'a Model,
+        batch: &'a Batch,
+        temperature: f64,
+        memory: u64,
+        seed: u64,
+    ) -> Result<Self> {
+        let keep = train::keep(model, batch.spans.tokens(), memory);
+        let (hidden, tape) = dropping(model, seed, || train::record(model, batch, &keep))?;
+        Ok(Pass { model, batch, temperature, hidden, tape, seed })
     }
-    Ok(())
+
+    /// Log-probability float32 `[n]` of every answer token.
+    pub fn logprobs(&self) -> Result<Tensor> {
+        let _guard = tch::no_grad_guard();
+        collect(self.model, self.batch, &self.hidden, self.temperature)
+    }
+
+    /// Adds the gradient of the sum of `loss` over the chunks to `grads`.
+    ///
+    /// # Errors
+    /// libtorch's; gradients of the batch may then be half added, so discard them.
+    pub fn backward(
+        self,
+        grads: &Gradients,
+        clock: &mut Clock,
+        mut loss: impl FnMut(&Scores) -> Result<Loss>,
+    ) -> Result<()> {
+        let (model, batch) = (self.model, self.batch);
+        let (head, weight) = (model.head_index(), model.head()?);
+        let by_hidden = Tensor::f_empty(self.hidden.size(), (model.kind, model.device))?;
+        each_chunk(model, batch, &self.hidden, self.temperature, |part, scores| {
+            let leaf = scores.chosen.f_detach()?.f_set_requires_grad(true)?;
+            let found = loss(&Scores { chosen: &leaf, ..*scores })?;
+            let by_chosen = Tensor::f_run_backward(&[found.value], &[leaf], false, false)?;
+            let _guard = tch::no_grad_guard();
+            let mut wide = by_logits(scores, &by_chosen[0], found.by_entropy.as_ref())?;
+            if self.temperature != 1.0 {
+                let _ = wide.f_div_scalar_(self.temperature)?;
+            }
+            let by_logits = wide.f_to_kind(model.kind)?;
+            drop(wide);
+            let count = part.size()[0];
+            let _ = by_logits.f_mm_out(&by_hidden.f_narrow(0, scores.start, count)?, &weight)?;
+            match &grads.base {
+                Some(sink) => sink.add_product(head, &by_logits, part),
+                None => Ok(()),
+            }
+        })?;
+        clock.lap("head");
+        dropping(model, self.seed, || train::backward(model, batch, self.tape, &by_hidden, grads))?;
+        clock.lap("backward");
+        Ok(())
+    }
+}
+
+fn dropping<T>(model: &Model, seed: u64, f: impl FnOnce() -> T) -> T {
+    match &model.adapter {
+        Some(adapter) => adapter.dropping(seed, f),
+        None => f(),
+    }
+}
+
+/// The gradient of the logits (at the temperature) `[n, vocab]`, given those of the chosen
+/// log-probabilities and of the entropies: `c (onehot - p) - e p (log p + entropy)`.
+fn by_logits(s: &Scores, by_chosen: &Tensor, by_entropy: Option<&Tensor>) -> Result<Tensor> {
+    let column = by_chosen.f_unsqueeze(1)?;
+    let mut p = s.all.f_exp()?;
+    let _ = match by_entropy {
+        None => p.f_mul_(&column.f_neg()?)?,
+        Some(e) => {
+            let e = e.f_unsqueeze(1)?;
+            let entropy = s.entropy()?.f_unsqueeze(1)?;
+            let factor = s.all.f_add(&entropy)?.f_mul_(&e)?.f_add_(&column)?;
+            p.f_mul_(&factor.f_neg()?)?
+        }
+    };
+    Ok(p.f_scatter_add_(1, &s.targets.f_unsqueeze(1)?, &column)?)
 }

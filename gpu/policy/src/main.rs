@@ -2,6 +2,7 @@
 
 mod commands;
 
+use std::io::BufReader;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
@@ -20,11 +21,22 @@ enum Command {
     /// Answer JSON lines from stdin on stdout until stdin closes.
     Serve,
     /// Train on prompts and completions.
-    Sft(commands::sft::Args),
+    Sft(Box<commands::sft::Args>),
     /// Learn a tokenizer from the texts of a training file.
     TrainBpe(commands::train_bpe::Args),
     /// Sample answers to the prompts of a file.
     Generate(commands::generate::Args),
+    /// Measure decoding on a GPU with random weights.
+    BenchGenerate(commands::bench_generate::Args),
+    /// Compare every CUDA kernel with float64, and decoding with the model's forward, on a GPU.
+    CheckKernels(commands::check_kernels::Args),
+
+    /// Write a model with an adapter merged into its weights.
+    Merge(commands::merge::Args),
+    /// Measure training steps of a model of a given shape with random weights.
+    BenchTrain(commands::bench_train::Args),
+    /// Say what a training needs of memory and whether it fits, before it starts.
+    Plan(commands::plan::Args),
     /// Say whether folders hold models that can be loaded: config, tokenizer and every weight.
     Check {
         /// Hugging Face folders.
@@ -34,13 +46,19 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    wait_without_spinning();
+    settle_environment();
     keep_memory();
     let result = match Cli::parse().command {
         Command::Serve => serve(),
         Command::Sft(args) => commands::sft::run(&args),
         Command::TrainBpe(args) => commands::train_bpe::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::BenchGenerate(args) => commands::bench_generate::run(&args),
+        Command::CheckKernels(args) => commands::check_kernels::run(&args),
+
+        Command::Merge(args) => commands::merge::run(&args),
+        Command::BenchTrain(args) => commands::bench_train::run(&args),
+        Command::Plan(args) => commands::plan::run(&args),
         Command::Check { models } => check(&models),
     };
     match result {
@@ -59,16 +77,19 @@ fn check(models: &[std::path::PathBuf]) -> policy::Result<()> {
 
 /// OpenMP's threads spin while they wait for each other. Where cores are shared with a judge or
 /// a compiler, that makes every small operation wait for a time slice (measured: five times
-/// slower). OpenMP reads the setting before `main`, so this starts the program anew, once.
-fn wait_without_spinning() {
-    const SETTING: &str = "OMP_WAIT_POLICY";
-    if std::env::var_os(SETTING).is_none()
+/// slower). CUDA's pool of memory falls to pieces unless its segments may grow. Both are read
+/// before `main`, so this starts the program anew, once.
+fn settle_environment() {
+    const SETTINGS: [(&str, &str); 2] =
+        [("OMP_WAIT_POLICY", "passive"), ("PYTORCH_ALLOC_CONF", "expandable_segments:True")];
+    let missing = || SETTINGS.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    if missing().next().is_some()
         && let Ok(program) = std::env::current_exe()
     {
         // On success this does not return; on failure we are merely slower.
         let _ = std::process::Command::new(program)
             .args(std::env::args_os().skip(1))
-            .env(SETTING, "passive")
+            .envs(missing())
             .exec();
     }
 }
@@ -87,7 +108,7 @@ fn serve() -> policy::Result<()> {
     // The kernel ends us with our parent; the end of stdin says the same a little later.
     // SAFETY: this call takes a signal number and touches no memory of ours.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    let (input, output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let (input, output) = (BufReader::new(std::io::stdin()), std::io::stdout().lock());
     let served = policy::serve::Server::default().run(input, std::io::BufWriter::new(output));
     served.map_err(|source| policy::Error::Io { path: "stdin or stdout".into(), source })
 }

@@ -1,24 +1,56 @@
-//! Llama and Qwen2: one decoder, differing only in biases.
+//! Llama, Qwen2 and Qwen3: one decoder, differing only in biases and in norms of heads.
+//!
+//! [`Model::hidden`] is the plain forward pass over rectangles, on libtorch's own attention and
+//! differentiable: what packed training ([`crate::train`]) and generation are held to.
 //!
 //! Shapes: `B` rows, `T` positions, `H` query heads, `K` key heads, `D` head width.
 
 use tch::{Device, Kind, Tensor};
 
-use crate::cache::Cache;
 use crate::config::{Architecture, ModelConfig};
-use crate::decode;
 use crate::error::Result;
+use crate::layout::per_layer;
+use crate::lora::Adapter;
 use crate::params::Params;
-use crate::rope::Rope;
+use crate::rope::{Rope, Turn};
 
-struct Layer {
-    norm1: Tensor,
-    qkv: Tensor,
-    bias: Option<Tensor>,
-    out: Tensor,
-    norm2: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
+/// The weights of one layer.
+pub(crate) struct Layer {
+    /// Place of `norm1` among the parameters; the others follow in the order of the layout.
+    pub(crate) first: usize,
+    pub(crate) norm1: Tensor,
+    pub(crate) qkv: Tensor,
+    pub(crate) bias: Option<Tensor>,
+    /// Norms of query and key heads.
+    pub(crate) heads: Option<(Tensor, Tensor)>,
+    pub(crate) out: Tensor,
+    pub(crate) norm2: Tensor,
+    pub(crate) gate_up: Tensor,
+    pub(crate) down: Tensor,
+}
+
+impl Layer {
+    /// `v` are the layer's parameters in the order of the layout.
+    fn new(first: usize, architecture: Architecture, v: &[Tensor]) -> Self {
+        let at = |i: usize| v[i].shallow_clone();
+        let more = per_layer(architecture) - 6;
+        Layer {
+            first,
+            norm1: at(0),
+            qkv: at(1),
+            bias: (more == 1).then(|| at(2)),
+            heads: (more == 2).then(|| (at(2), at(3))),
+            out: at(2 + more),
+            norm2: at(3 + more),
+            gate_up: at(4 + more),
+            down: at(5 + more),
+        }
+    }
+
+    /// Place of `out` among the parameters; `norm2`, `gate_up` and `down` follow it.
+    pub(crate) fn second(&self) -> usize {
+        self.first + 2 + usize::from(self.bias.is_some()) + 2 * usize::from(self.heads.is_some())
+    }
 }
 
 /// A decoder with its weights. All tensors live on one device.
@@ -27,47 +59,69 @@ pub struct Model {
     pub config: ModelConfig,
     /// The weights.
     pub params: Params,
-    /// Where they live.
+    /// Where it computes; the weights may live in the host's memory meanwhile.
     pub device: Device,
     /// The type they are computed in.
     pub kind: Kind,
-    embed: Tensor,
-    layers: Vec<Layer>,
-    norm: Tensor,
+    /// What is trained instead of the weights, if anything.
+    pub adapter: Option<Adapter>,
+    pub(crate) embed: Tensor,
+    pub(crate) norm: Tensor,
     head: Tensor,
-    rope: Rope,
+    pub(crate) rope: Rope,
 }
 
 impl Model {
     /// Builds the decoder over `params`, which must follow `config`'s layout.
     pub fn new(config: ModelConfig, params: Params) -> Result<Self> {
-        let (device, kind) = (params.flat.device(), params.flat.f_kind()?);
-        let per_layer = if config.architecture == Architecture::Qwen2 { 7 } else { 6 };
+        let device = params.flat.device();
+        Self::on(config, params, device)
+    }
+
+    /// A decoder that computes on `device` with weights that stay where they are; if that is the
+    /// host's memory, layers are copied to the device one by one when they are needed.
+    pub fn on(config: ModelConfig, params: Params, device: Device) -> Result<Self> {
+        let kind = params.flat.f_kind()?;
         let v = |i: usize| params.views[i].shallow_clone();
-        let layer = |i: usize| {
-            let at = 1 + i * per_layer;
-            let b = per_layer - 6;
-            Layer {
-                norm1: v(at),
-                qkv: v(at + 1),
-                bias: (b == 1).then(|| v(at + 2)),
-                out: v(at + 2 + b),
-                norm2: v(at + 3 + b),
-                gate_up: v(at + 4 + b),
-                down: v(at + 5 + b),
-            }
-        };
-        let layers: Vec<Layer> = (0..config.layers as usize).map(layer).collect();
-        let after = 1 + layers.len() * per_layer;
+        let after = 1 + config.layers as usize * per_layer(config.architecture);
         let rope = Rope::new(&config, kind, device)?;
         let head = if config.tied { v(0) } else { v(after + 1) };
-        let (embed, norm) = (v(0), v(after));
-        Ok(Model { config, device, kind, embed, layers, norm, head, rope, params })
+        let (embed, norm) = (v(0), v(after).f_to_device(device)?);
+        Ok(Model { config, device, kind, adapter: None, embed, norm, head, rope, params })
+    }
+
+    /// The weights of layer `i`, on the device.
+    pub(crate) fn layer(&self, i: usize) -> Result<Layer> {
+        let architecture = self.config.architecture;
+        let (first, count) = (1 + i * per_layer(architecture), per_layer(architecture));
+        let views = &self.params.views[first..first + count];
+        if self.params.flat.device() == self.device {
+            return Ok(Layer::new(first, architecture, views));
+        }
+        let copy = |t: &Tensor| t.f_to_device_(self.device, self.kind, true, false);
+        let views = views.iter().map(copy).collect::<std::result::Result<Vec<_>, _>>()?;
+        Ok(Layer::new(first, architecture, &views))
+    }
+
+    /// The output head `[vocab, hidden]`, on the device.
+    pub fn head(&self) -> Result<Tensor> {
+        Ok(self.head.f_to_device(self.device)?)
+    }
+
+    /// Embeddings `[.., hidden]` of `ids`, on the device.
+    pub(crate) fn embedded(&self, ids: &Tensor) -> Result<Tensor> {
+        let ids = ids.f_to_device(self.embed.device())?;
+        Ok(Tensor::f_embedding(&self.embed, &ids, -1, false, false)?.f_to_device(self.device)?)
     }
 
     /// Index into `params.views` of the output head.
     pub fn head_index(&self) -> usize {
         if self.config.tied { 0 } else { self.params.views.len() - 1 }
+    }
+
+    /// Index into `params.views` of the last norm.
+    pub(crate) fn norm_index(&self) -> usize {
+        1 + self.config.layers as usize * per_layer(self.config.architecture)
     }
 
     /// Normed hidden states `[B, T, hidden]` of right-padded `ids` `[B, T]` (int64), causal.
@@ -83,70 +137,50 @@ impl Model {
 
     /// Logits `[n, vocab]` in float32 of hidden states `[n, hidden]`.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(hidden.f_linear::<&Tensor>(&self.head, None)?.f_to_kind(Kind::Float)?)
+        Ok(hidden.f_linear::<&Tensor>(&self.head()?, None)?.f_to_kind(self.sum_kind())?)
     }
 
-    /// Reads left-padded prompts `[P, T]` into a fresh cache with room for `capacity`
-    /// positions and returns the logits `[P, vocab]` after the last token of each.
-    pub fn prefill(&self, ids: &Tensor, pads: &[i64], capacity: i64) -> Result<(Tensor, Cache)> {
-        let (rows, length) = ids.size2()?;
-        let mut cache = Cache::new(self, rows, capacity, pads)?;
-        let mask = cache.prefill_mask(length)?;
-        let turn = self.rope.rows(&cache.positions(length)?)?;
-        let hidden = self.run(ids, &turn, |layer, q, k, v| {
-            let (q, k, v) = (q.f_transpose(1, 2)?, k.f_transpose(1, 2)?, v.f_transpose(1, 2)?);
-            cache.put(layer, &k, &v, length)?;
-            self.attend(&q, &k, &v, mask.as_ref(), mask.is_none())
-        })?;
-        cache.advance(length);
-        let last = hidden.f_narrow(1, length - 1, 1)?.f_squeeze_dim(1)?;
-        Ok((self.logits(&last)?, cache))
+    /// The type of sums, scores and gradients: float32, or float64 of a float64 model.
+    pub fn sum_kind(&self) -> Kind {
+        if self.kind == Kind::Double { self.kind } else { Kind::Float }
     }
 
-    /// One more token `[B]` per row; logits `[B, vocab]` after it. The cache must have room.
-    pub fn step(&self, ids: &Tensor, cache: &mut Cache) -> Result<Tensor> {
+    /// Query, key and value heads of projections `[.., H + 2K, D]`: normed if the architecture
+    /// norms them, and rotated.
+    pub(crate) fn heads(&self, layer: &Layer, qkv: &Tensor, turn: &Turn) -> Result<[Tensor; 3]> {
         let c = &self.config;
-        let rows = ids.size()[0];
-        let turn = self.rope.rows(&cache.position()?)?;
-        let hidden = self.run(&ids.f_view([rows, 1])?, &turn, |layer, q, k, v| {
-            cache.put(layer, &k.f_transpose(1, 2)?, &v.f_transpose(1, 2)?, 1)?;
-            if let Some(written) = cache.on_cpu(layer) {
-                let q = q.f_view([rows, c.heads, c.head_dim])?;
-                return Ok(decode::attend(&q, &written)?.f_view([rows, 1, -1])?);
+        let dim = qkv.dim() as i64 - 2;
+        let cut = |from, n| qkv.f_narrow(dim, from, n);
+        let v = cut(c.heads + c.kv_heads, c.kv_heads)?;
+        let qk = match &layer.heads {
+            None => cut(0, c.heads + c.kv_heads)?,
+            Some((q_norm, k_norm)) => {
+                let norm = |x: Tensor, w| x.f_rms_norm([c.head_dim], Some(w), c.norm_eps);
+                let q = norm(cut(0, c.heads)?, q_norm)?;
+                Tensor::f_cat(&[q, norm(cut(c.heads, c.kv_heads)?, k_norm)?], dim)?
             }
-            let (keys, values) = cache.upto(layer, 1)?;
-            // The query heads that share a key head become the rows of one small product, so
-            // that each key is read once.
-            let q = q.f_reshape([rows, c.kv_heads, c.heads / c.kv_heads, c.head_dim])?;
-            let mask = cache.step_mask()?;
-            Ok(Tensor::f_scaled_dot_product_attention(
-                &q, &keys, &values, mask, 0.0, false, None, false,
-            )?
-            .f_reshape([rows, 1, c.heads * c.head_dim])?)
-        })?;
-        cache.advance(1);
-        self.logits(&hidden.f_squeeze_dim(1)?)
+        };
+        let qk = turn.apply(&qk)?;
+        Ok([qk.f_narrow(dim, 0, c.heads)?, qk.f_narrow(dim, c.heads, c.kv_heads)?, v])
     }
 
     /// The decoder. `attend(layer, q [B,T,H,D], k [B,T,K,D], v)` answers `[B, T, H*D]`.
-    fn run(
+    pub(crate) fn run(
         &self,
         ids: &Tensor,
-        turn: &crate::rope::Turn,
+        turn: &Turn,
         mut attend: impl FnMut(usize, &Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let c = &self.config;
         let (rows, length) = ids.size2()?;
         let norm = |x: &Tensor, w: &Tensor| x.f_rms_norm([c.hidden], Some(w), c.norm_eps);
-        let mut x = Tensor::f_embedding(&self.embed, ids, -1, false, false)?;
-        for (i, l) in self.layers.iter().enumerate() {
+        let mut x = self.embedded(ids)?;
+        for i in 0..c.layers as usize {
+            let l = self.layer(i)?;
             let qkv = norm(&x, &l.norm1)?.f_linear(&l.qkv, l.bias.as_ref())?;
             let heads = c.heads + 2 * c.kv_heads;
             let qkv = qkv.f_view([rows, length, heads, c.head_dim])?;
-            let qk = turn.apply(&qkv.f_narrow(2, 0, c.heads + c.kv_heads)?)?;
-            let q = qk.f_narrow(2, 0, c.heads)?;
-            let k = qk.f_narrow(2, c.heads, c.kv_heads)?;
-            let v = qkv.f_narrow(2, c.heads + c.kv_heads, c.kv_heads)?;
+            let [q, k, v] = self.heads(&l, &qkv, turn)?;
             let mixed = attend(i, &q, &k, &v)?.f_linear::<&Tensor>(&l.out, None)?;
             x = x.f_add(&mixed)?;
             let up = norm(&x, &l.norm2)?.f_linear::<&Tensor>(&l.gate_up, None)?;
@@ -158,7 +192,7 @@ impl Model {
     }
 
     /// Attention over `[B, H, T, D]` and `[B, K, T, D]`; answers `[B, T, H*D]`.
-    fn attend(
+    pub(crate) fn attend(
         &self,
         q: &Tensor,
         k: &Tensor,

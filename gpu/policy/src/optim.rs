@@ -2,6 +2,7 @@
 
 use tch::{Kind, Tensor};
 
+use crate::dispatch::{self, Adam};
 use crate::error::{Error, Result};
 use crate::params::Params;
 
@@ -19,7 +20,8 @@ pub struct Update {
     pub grad_clip: f64,
 }
 
-/// The optimizer's state. Buffers are float32 `[total]`, laid out as the parameters.
+/// The optimizer's state. Buffers are float32 (float64 of a float64 model) `[total]`, laid out
+/// as the parameters.
 pub struct AdamW {
     /// First moment.
     pub m: Tensor,
@@ -32,35 +34,41 @@ pub struct AdamW {
     /// Decay of the second moment.
     pub beta2: f64,
     eps: f64,
-    grad: Tensor,
+    /// The summed gradient; only while a step sums it.
+    grad: Option<Tensor>,
 }
 
 impl AdamW {
     /// A fresh state for `params`.
+    ///
+    /// # Errors
+    /// Parameters that were not opened as trainable.
     pub fn new(params: &Params) -> Result<Self> {
-        let zeros = || Tensor::f_zeros(params.flat.size(), (Kind::Float, params.flat.device()));
-        let (m, v, grad) = (zeros()?, zeros()?, zeros()?);
-        Ok(AdamW { m, v, step: 0, beta1: 0.9, beta2: 0.999, eps: 1e-8, grad })
+        if !params.trainable {
+            return Err(Error::Request("the model was not opened as trainable".into()));
+        }
+        let kind = if params.flat.f_kind()? == Kind::Double { Kind::Double } else { Kind::Float };
+        let zeros = || Tensor::f_zeros(params.flat.size(), (kind, params.flat.device()));
+        let (m, v) = (zeros()?, zeros()?);
+        Ok(AdamW { m, v, step: 0, beta1: 0.9, beta2: 0.999, eps: 1e-8, grad: None })
     }
 
-    /// Adds one parameter's gradient (any float type) to the sum.
-    pub fn add(&mut self, params: &Params, index: usize, grad: &Tensor) -> Result<()> {
-        let _guard = tch::no_grad_guard();
-        let spec = &params.specs[index];
-        let mut place = self.grad.f_narrow(0, spec.offset, spec.numel())?;
-        let _ = place.f_add_(&grad.f_reshape([-1])?)?;
-        Ok(())
+    /// Bytes of memory while a step is taken, the gradient included.
+    pub fn bytes(&self) -> u64 {
+        (3 * self.m.numel() * self.m.kind().elt_size_in_bytes()) as u64
     }
 
-    /// The summed gradient, float32 `[total]`.
-    pub fn gradient(&self) -> &Tensor {
-        &self.grad
+    /// The summed gradient `[total]`, to be added to.
+    pub fn gradient(&mut self) -> Result<Tensor> {
+        if self.grad.is_none() {
+            self.grad = Some(self.m.f_zeros_like()?);
+        }
+        self.grad.as_ref().map(Tensor::shallow_clone).ok_or_else(empty)
     }
 
-    /// Forgets the summed gradient.
-    pub fn discard(&mut self) -> Result<()> {
-        let _ = self.grad.f_zero_()?;
-        Ok(())
+    /// Forgets the summed gradient and gives its memory back.
+    pub fn discard(&mut self) {
+        self.grad = None;
     }
 
     /// Takes one step with the summed gradient, forgets it, and answers its norm before
@@ -68,50 +76,52 @@ impl AdamW {
     ///
     /// # Errors
     /// A norm that is not finite: then weights and moments are untouched.
-    pub fn apply(&mut self, params: &mut Params, u: &Update) -> Result<f64> {
+    pub fn apply(&mut self, params: &Params, u: &Update) -> Result<f64> {
         let _guard = tch::no_grad_guard();
-        let norm = self.grad.f_norm()?.f_double_value(&[])?;
+        let grad = self.grad.take().ok_or_else(empty)?;
+        let norm = norm(&grad)?;
         if !norm.is_finite() {
-            self.discard()?;
             return Err(Error::NotFinite { what: "gradient norm", value: norm, step: self.step });
         }
-        if u.grad_clip > 0.0 && norm > u.grad_clip {
-            let _ = self.grad.f_mul_scalar_(u.grad_clip / norm)?;
-        }
-        let Some(master) = params.master.as_ref().map(Tensor::shallow_clone) else {
-            return Err(Error::Request("the model was not opened as trainable".into()));
-        };
+        let too_long = u.grad_clip > 0.0 && norm > u.grad_clip;
+        let scale = if too_long { norm / u.grad_clip } else { 1.0 };
+        let number =
+            |x: f64| Tensor::f_from_slice(&[x as f32])?.f_squeeze()?.f_to_device(grad.device());
+        let (scale, count) = (number(scale)?, number((self.step + 1) as f64)?);
         self.step += 1;
-        let total = master.size()[0];
+        let total = params.flat.size()[0];
         let mut at = 0;
         while at < total {
-            let until = if at < params.decayed { params.decayed } else { total };
-            let count = CHUNK.min(until - at);
-            let decay = if at < params.decayed { u.weight_decay } else { 0.0 };
-            self.apply_chunk(&master, at, count, u.lr, decay)?;
-            at += count;
+            let decayed = at < params.decayed;
+            let until = if decayed { params.decayed } else { total };
+            let n = CHUNK.min(until - at);
+            let part = |t: &Tensor| t.f_narrow(0, at, n);
+            let whole = params.read_master(at, n)?;
+            let weight_decay = if decayed { u.weight_decay } else { 0.0 };
+            let (beta1, beta2, eps) = (self.beta1, self.beta2, self.eps);
+            let adam = Adam { lr: u.lr, beta1, beta2, weight_decay, eps };
+            let (grad, m, v) = (part(&grad)?, part(&self.m)?, part(&self.v)?);
+            dispatch::adamw([&whole, &grad, &m, &v], &count, &scale, &adam)?;
+            if params.low.is_some() {
+                params.write_master(at, &whole)?;
+            }
+            at += n;
         }
-        self.discard()?;
-        params.publish(true)?;
         Ok(norm)
     }
+}
 
-    fn apply_chunk(&self, master: &Tensor, at: i64, n: i64, lr: f64, decay: f64) -> Result<()> {
-        let part = |t: &Tensor| t.f_narrow(0, at, n);
-        let (mut w, mut m, mut v) = (part(master)?, part(&self.m)?, part(&self.v)?);
-        let grad = part(&self.grad)?;
-        let t = self.step as f64;
-        let (bias1, bias2) = (1.0 - self.beta1.powf(t), 1.0 - self.beta2.powf(t));
-        let _ = m.f_lerp_(&grad, 1.0 - self.beta1)?;
-        let _ = v.f_lerp_(&grad.f_mul(&grad)?, 1.0 - self.beta2)?;
-        let scale = v.f_sqrt()?.f_div_scalar(bias2.sqrt())?.f_add_scalar(self.eps)?;
-        let change = m.f_div(&scale)?.f_mul_scalar(-lr / bias1)?;
-        if decay != 0.0 {
-            let _ = w.f_mul_scalar_(1.0 - lr * decay)?;
-        }
-        let _ = w.f_add_(&change)?;
-        Ok(())
-    }
+/// Norm of a gradient of any length.
+fn norm(grad: &Tensor) -> Result<f64> {
+    let total = grad.size()[0];
+    let part = |at| grad.f_narrow(0, at, CHUNK.min(total - at))?.f_norm();
+    let starts = (0..total).step_by(CHUNK as usize);
+    let parts = starts.map(part).collect::<std::result::Result<Vec<_>, _>>()?;
+    Ok(Tensor::f_stack(&parts, 0)?.f_norm()?.f_double_value(&[])?)
+}
+
+fn empty() -> Error {
+    Error::Request("no gradient was summed for this step".into())
 }
 
 /// How the learning rate moves over a training.

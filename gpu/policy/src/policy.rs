@@ -38,7 +38,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Opens the Hugging Face folder `dir`, all of it or nothing.
+    /// Opens the Hugging Face folder or GGUF file `dir`, all of it or nothing.
     ///
     /// # Errors
     /// See [`Error`]: every missing, damaged or mismatched part has a name.
@@ -47,6 +47,22 @@ impl Policy {
         let text = Text::read(dir, &config)?;
         let params = Params::read(dir, &config, open.kind(), open.device, open.trainable)?;
         Ok(Policy { model: Model::new(config, params)?, text })
+    }
+
+    /// Opens `dir` to be scored only: its weights stay in the host's memory, and layers are sent to
+    /// `open.device` when they are needed.
+    ///
+    /// # Errors
+    /// As [`Policy::open`]; a model that is to be trained cannot be opened so.
+    pub fn open_hosted(dir: &Path, open: Open) -> Result<Self> {
+        if open.trainable {
+            return Err(Error::Request("weights in the host's memory cannot be trained".into()));
+        }
+        let config = ModelConfig::read(dir)?;
+        let text = Text::read(dir, &config)?;
+        let params = Params::read(dir, &config, open.kind(), Device::Cpu, false)?;
+        let model = Model::on(config, params.pinned(open.device)?, open.device)?;
+        Ok(Policy { model, text })
     }
 
     /// A new model over the tokenizer of the folder `tokenizer`, with random weights.

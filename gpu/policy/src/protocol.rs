@@ -5,31 +5,15 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::grpo::{Graded, Old};
+use crate::grpo::{Graded, Objective, Old};
+use crate::lora::Lora;
 
 /// What a caller may ask.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Opens a model in a slot; a model that was there is replaced once the new one is whole.
-    Load {
-        /// The slot's name.
-        slot: String,
-        /// Hugging Face folder.
-        dir: PathBuf,
-        /// A checkpoint's optimizer file; needs `trainable`.
-        #[serde(default)]
-        optimizer: Option<PathBuf>,
-        /// `cpu`, `cuda`, `cuda:N`.
-        #[serde(default = "cpu")]
-        device: String,
-        /// Keep what training needs.
-        #[serde(default)]
-        trainable: bool,
-        /// Compute type; by default f32 on a CPU, bf16 on CUDA.
-        #[serde(default)]
-        dtype: Option<String>,
-    },
+    Load(Load),
     /// Frees a slot.
     Unload {
         /// The slot's name.
@@ -39,7 +23,7 @@ pub enum Request {
     Generate(Generate),
     /// Takes one GRPO update.
     Grpo(Grpo),
-    /// Writes a checkpoint.
+    /// Writes a checkpoint: of a model with an adapter, the adapter alone.
     Save {
         /// The slot's name.
         slot: String,
@@ -56,6 +40,42 @@ pub enum Request {
     Info,
     /// Answers at once.
     Ping,
+    /// Ends the `generate` under way, which then fails with `cancelled`.
+    Cancel,
+}
+
+/// Arguments of `load`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// The slot's name.
+    pub slot: String,
+    /// Hugging Face folder or GGUF file.
+    pub dir: PathBuf,
+    /// A checkpoint's optimizer file; needs `trainable`.
+    #[serde(default)]
+    pub optimizer: Option<PathBuf>,
+    /// `cpu`, `cuda`, `cuda:N`.
+    #[serde(default = "cpu")]
+    pub device: String,
+    /// Keep what training needs.
+    #[serde(default)]
+    pub trainable: bool,
+    /// Compute type; by default f32 on a CPU, bf16 on CUDA.
+    #[serde(default)]
+    pub dtype: Option<String>,
+    /// Keep the weights in the host's memory and send them layer by layer: for a reference.
+    #[serde(default)]
+    pub hosted: bool,
+    /// Train a new adapter instead of the weights; needs `trainable`.
+    #[serde(default)]
+    pub lora: Option<Lora>,
+    /// Folder of an adapter to go on with.
+    #[serde(default)]
+    pub adapter: Option<PathBuf>,
+    /// Seed of a new adapter.
+    #[serde(default)]
+    pub seed: u64,
 }
 
 /// One prompt: a user message, or tokens as they are.
@@ -94,6 +114,12 @@ pub struct Generate {
     /// Samples in flight.
     #[serde(default = "thirty_two")]
     pub max_batch: usize,
+    /// Strings that end an answer, besides the model's own tokens.
+    #[serde(default)]
+    pub stop: Vec<String>,
+    /// Send each answer in a line of its own as soon as it is finished, before the reply.
+    #[serde(default)]
+    pub stream: bool,
 }
 
 /// Arguments of `grpo`. Defaults are the paper's.
@@ -115,16 +141,13 @@ pub struct Grpo {
     /// Largest global gradient norm.
     #[serde(default = "one")]
     pub grad_clip: f64,
-    /// Weight of the k3 penalty.
-    #[serde(default = "hundredth")]
-    pub kl: f64,
-    /// The ratio's leash.
-    #[serde(default = "fifth")]
-    pub clip: f64,
+    /// What is minimised, its fields among these.
+    #[serde(flatten)]
+    pub objective: Objective,
     /// The sampler's temperature.
     #[serde(default = "one")]
     pub temperature: f64,
-    /// Tokens per rectangle.
+    /// Positions per pack.
     #[serde(default = "micro")]
     pub micro_tokens: usize,
     /// Which old log-probs.
@@ -149,9 +172,6 @@ fn lr() -> f64 {
 }
 fn hundredth() -> f64 {
     1e-2
-}
-fn fifth() -> f64 {
-    0.2
 }
 fn micro() -> usize {
     8192

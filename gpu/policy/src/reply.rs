@@ -23,6 +23,20 @@ pub struct Answer {
     pub finish: &'static str,
 }
 
+/// One answer sent ahead of the reply.
+#[derive(Debug, Serialize)]
+pub struct Streamed<'a> {
+    /// The request's `id`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: &'a Option<Value>,
+    /// Which prompt, from 0.
+    pub prompt: usize,
+    /// Which of its seeds, from 0.
+    pub index: usize,
+    /// The answer.
+    pub sample: &'a Answer,
+}
+
 /// The answers to one prompt, in the order of its seeds.
 #[derive(Debug, Serialize)]
 pub struct Answers {

@@ -7,8 +7,8 @@ use crate::error::Result;
 
 /// Cosines and signed sines `[context, D]`.
 pub struct Rope {
-    cos: Tensor,
-    sin: Tensor,
+    pub(crate) cos: Tensor,
+    pub(crate) sin: Tensor,
 }
 
 /// The rotation of the positions at hand, shaped to broadcast over `[B, T, heads, D]`.
@@ -61,10 +61,15 @@ impl Turn {
         let swapped = x.f_reshape(halves)?.f_flip([3])?.f_view(&size[..])?;
         Ok(x.f_mul(&self.cos)?.f_addcmul(&swapped, &self.sin)?)
     }
+
+    /// The rotation back, which is also how gradients pass.
+    pub fn back(&self) -> Result<Turn> {
+        Ok(Turn { cos: self.cos.shallow_clone(), sin: self.sin.f_neg()? })
+    }
 }
 
 /// One angular frequency per pair, stretched as Llama 3 does if the config asks for it.
-fn frequencies(c: &ModelConfig) -> Vec<f32> {
+pub(crate) fn frequencies(c: &ModelConfig) -> Vec<f32> {
     let pairs = (0..c.head_dim / 2).map(|i| 2.0 * i as f64 / c.head_dim as f64);
     let plain = pairs.map(|e| 1.0 / c.rope_theta.powf(e));
     let Some(s) = c.rope_scaling else { return plain.map(|f| f as f32).collect() };

@@ -4,7 +4,6 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -12,19 +11,16 @@ use tch::{Cuda, Kind};
 
 use crate::checkpoint;
 use crate::error::{Error, Result};
-use crate::generate::{self, Limits, Prompt};
+use crate::footprint;
+use crate::generate::{self, Limits, Listener, Prompt, Sample, Stops};
 use crate::grpo;
-use crate::optim::{AdamW, Update};
-use crate::policy::{self, Open, Policy};
+use crate::link::Link;
+use crate::optim::Update;
+use crate::policy::{self, Policy};
 use crate::protocol::{Ask, Generate, Grpo, Request};
-use crate::reply::{Answer, Answers, Body, Outcome, Reply, SlotInfo, finish_word};
+use crate::reply::{Answer, Answers, Body, Outcome, Reply, Streamed, finish_word};
 use crate::sampling::Sampling;
-
-/// A model in memory.
-struct Slot {
-    policy: Policy,
-    optim: Option<AdamW>,
-}
+use crate::slot::Slot;
 
 /// All models in memory, by slot.
 #[derive(Default)]
@@ -37,42 +33,41 @@ impl Server {
     ///
     /// # Errors
     /// Only those of the two streams; a failed request is answered.
-    pub fn run(&mut self, input: impl BufRead, mut output: impl Write) -> std::io::Result<()> {
-        for line in input.lines() {
-            let line = line?;
+    pub fn run(
+        &mut self,
+        input: impl BufRead + Send + 'static,
+        output: impl Write,
+    ) -> std::io::Result<()> {
+        let mut link = Link::new(input, output);
+        while let Some(line) = link.next()? {
             if line.trim().is_empty() {
                 continue;
             }
-            let reply = self.answer(&line);
-            serde_json::to_writer(&mut output, &reply)?;
-            output.write_all(b"\n")?;
-            output.flush()?;
+            let reply = self.answer(&line, &mut link);
+            link.send(&reply)?;
         }
         Ok(())
     }
 
-    /// Answers one line.
-    pub fn answer(&mut self, line: &str) -> Reply {
+    fn answer(&mut self, line: &str, link: &mut Link<impl Write>) -> Reply {
         let malformed = |e: serde_json::Error| Error::Request(format!("request: {e}"));
-        let mut id = None;
+        link.id = None;
         let result = serde_json::from_str(line).map_err(malformed).and_then(|mut value: Value| {
-            id = value.as_object_mut().and_then(|o| o.remove("id"));
+            link.id = value.as_object_mut().and_then(|o| o.remove("id"));
             let request = serde_json::from_value(value).map_err(malformed)?;
             // A slot is out of the map while it trains, so a panic loses it and no other.
-            let handled = catch_unwind(AssertUnwindSafe(|| self.handle(request)));
+            let handled = catch_unwind(AssertUnwindSafe(|| self.handle(request, link)));
             handled.unwrap_or_else(|payload| Err(panicked(&*payload)))
         });
-        Reply { id, outcome: Outcome::from(result) }
+        Reply { id: link.id.take(), outcome: Outcome::from(result) }
     }
 
-    fn handle(&mut self, request: Request) -> Result<Body> {
+    fn handle(&mut self, request: Request, link: &mut Link<impl Write>) -> Result<Body> {
         match request {
-            Request::Load { slot, dir, optimizer, device, trainable, dtype } => {
-                let kind = dtype.as_deref().map(policy::kind).transpose()?;
-                let open = Open { device: policy::device(&device)?, kind, trainable };
-                let loaded = load(&dir, optimizer.as_deref(), open)?;
-                let info = describe(&slot, &loaded)?;
-                self.slots.insert(slot, loaded);
+            Request::Load(load) => {
+                let loaded = Slot::load(&load)?;
+                let info = loaded.describe(&load.slot)?;
+                self.slots.insert(load.slot, loaded);
                 Ok(Body::Loaded(info))
             }
             Request::Unload { slot } => {
@@ -80,8 +75,11 @@ impl Server {
                 gone.map(|_| Body::Done {}).ok_or(empty(&slot))
             }
             Request::Generate(g) => {
-                let slot = self.slots.get(&g.slot).ok_or_else(|| empty(&g.slot))?;
-                answers(&slot.policy, g)
+                let slot = self.slots.get_mut(&g.slot).ok_or_else(|| empty(&g.slot))?;
+                if slot.policy.model.adapter.is_some() {
+                    slot.policy.model.merge()?;
+                }
+                answers(&slot.policy, g, link)
             }
             Request::Grpo(g) => self.train(g),
             Request::Save { slot, dir, dtype, optimizer } => {
@@ -98,12 +96,13 @@ impl Server {
                 Ok(Body::Done {})
             }
             Request::Info => self.info(),
-            Request::Ping => Ok(Body::Done {}),
+            // What was under way when it came has ended by now.
+            Request::Ping | Request::Cancel => Ok(Body::Done {}),
         }
     }
 
     fn info(&self) -> Result<Body> {
-        let slots = self.slots.iter().map(|(n, s)| describe(n, s)).collect::<Result<_>>()?;
+        let slots = self.slots.iter().map(|(n, s)| s.describe(n)).collect::<Result<_>>()?;
         let cuda_devices = if Cuda::is_available() { Cuda::device_count() } else { 0 };
         let version = env!("CARGO_PKG_VERSION");
         Ok(Body::Info { version, cuda_devices, threads: tch::get_num_threads(), slots })
@@ -117,7 +116,17 @@ impl Server {
         result
     }
 
+    /// Bytes that a pack of `tokens` may keep, beside everything that slots hold on its device.
+    fn spare(&self, slot: &Slot, tokens: usize) -> Result<u64> {
+        let here = slot.policy.model.device;
+        let others = self.slots.values().filter(|s| s.policy.model.params.flat.device() == here);
+        let resident = others.map(Slot::bytes).sum::<u64>() + slot.bytes();
+        footprint::spare(&slot.policy.model, tokens, resident)
+    }
+
     fn train_slot(&self, slot: &mut Slot, g: &Grpo) -> Result<Body> {
+        slot.policy.model.unmerge()?;
+        let memory = self.spare(slot, g.micro_tokens)?;
         let optim = slot.optim.as_mut().ok_or_else(|| frozen(&g.slot))?;
         let reference = match &g.reference_slot {
             Some(name) => Some(&self.slots.get(name).ok_or_else(|| empty(name))?.policy.model),
@@ -126,11 +135,11 @@ impl Server {
         let update = Update { lr: g.lr, weight_decay: g.weight_decay, grad_clip: g.grad_clip };
         let options = grpo::Options {
             update,
-            kl: g.kl,
-            clip: g.clip,
+            objective: g.objective,
             temperature: g.temperature,
             micro_tokens: g.micro_tokens,
             old: g.old_logprobs,
+            memory,
         };
         grpo::step(&mut slot.policy.model, optim, reference, &g.samples, &options)
             .map(Body::Trained)
@@ -151,41 +160,6 @@ fn frozen(slot: &str) -> Error {
     Error::Slot { slot: slot.into(), problem: "was not loaded with `trainable`" }
 }
 
-fn load(dir: &Path, optimizer: Option<&Path>, open: Open) -> Result<Slot> {
-    if optimizer.is_some() && !open.trainable {
-        return Err(Error::Request("`optimizer` needs `trainable`".into()));
-    }
-    let mut policy = Policy::open(dir, open)?;
-    let optim = match optimizer {
-        Some(path) => Some(checkpoint::load_optimizer(&mut policy.model.params, path)?),
-        None if open.trainable => Some(AdamW::new(&policy.model.params)?),
-        None => None,
-    };
-    Ok(Slot { policy, optim })
-}
-
-fn describe(name: &str, slot: &Slot) -> Result<SlotInfo> {
-    let model = &slot.policy.model;
-    Ok(SlotInfo {
-        slot: name.into(),
-        architecture: format!("{:?}", model.config.architecture),
-        parameters: model.config.parameters(),
-        context: model.config.context,
-        vocab: model.config.vocab,
-        device: match model.device {
-            tch::Device::Cuda(n) => format!("cuda:{n}"),
-            _ => "cpu".into(),
-        },
-        dtype: match model.kind {
-            Kind::Float => "f32".into(),
-            Kind::BFloat16 => "bf16".into(),
-            other => format!("{other:?}").to_lowercase(),
-        },
-        trainable: slot.optim.is_some(),
-        step: slot.optim.as_ref().map_or(0, |o| o.step),
-    })
-}
-
 fn prompt(policy: &Policy, ask: Ask) -> Result<Prompt> {
     let tokens = match (ask.text, ask.tokens) {
         (Some(text), None) => policy.text.encode_chat(&text)?,
@@ -195,29 +169,55 @@ fn prompt(policy: &Policy, ask: Ask) -> Result<Prompt> {
     Ok(Prompt { tokens, seeds: ask.seeds })
 }
 
-fn answers(policy: &Policy, g: Generate) -> Result<Body> {
+/// Keeps the answers, and sends each as it is finished if that was asked for.
+struct Collect<'a, W> {
+    policy: &'a Policy,
+    link: &'a mut Link<W>,
+    stream: bool,
+    answers: Vec<Vec<Option<Answer>>>,
+    tokens: usize,
+}
+
+impl<W: Write> Listener for Collect<'_, W> {
+    fn finished(&mut self, prompt: usize, index: usize, s: Sample) -> Result<()> {
+        self.tokens += s.tokens.len();
+        let answer = Answer {
+            text: self.policy.text.decode(&s.tokens)?,
+            tokens: s.tokens,
+            logprobs: s.logprobs,
+            truncated_logprobs: s.truncated,
+            finish: finish_word(s.finish),
+        };
+        if self.stream {
+            let id = self.link.id.clone();
+            let line = Streamed { id: &id, prompt, index, sample: &answer };
+            self.link.send(&line).map_err(Error::io("stdout".as_ref()))?;
+        }
+        self.answers[prompt][index] = Some(answer);
+        Ok(())
+    }
+
+    fn cancelled(&mut self) -> bool {
+        self.link.cancelled()
+    }
+}
+
+fn answers(policy: &Policy, g: Generate, link: &mut Link<impl Write>) -> Result<Body> {
     let began = Instant::now();
     let prompts: Vec<Prompt> =
         g.prompts.into_iter().map(|ask| prompt(policy, ask)).collect::<Result<_>>()?;
     let sampling = Sampling { temperature: g.temperature, top_k: g.top_k, top_p: g.top_p };
     let limits = Limits { max_new_tokens: g.max_new_tokens, max_batch: g.max_batch };
-    let model = &policy.model;
-    let samples = generate::generate(model, &policy.text.stop, &prompts, &sampling, limits)?;
-    let mut tokens = 0;
-    let mut out = Vec::with_capacity(prompts.len());
-    for (prompt, list) in prompts.into_iter().zip(samples) {
-        let mut answers = Vec::with_capacity(list.len());
-        for s in list {
-            tokens += s.tokens.len();
-            answers.push(Answer {
-                text: policy.text.decode(&s.tokens)?,
-                tokens: s.tokens,
-                logprobs: s.logprobs,
-                truncated_logprobs: s.truncated,
-                finish: finish_word(s.finish),
-            });
-        }
-        out.push(Answers { prompt_tokens: prompt.tokens, samples: answers });
-    }
-    Ok(Body::Generated { prompts: out, tokens, seconds: began.elapsed().as_secs_f64() })
+    let text = Some(&policy.text);
+    let stops = Stops { tokens: &policy.text.stop, strings: &g.stop, text };
+    let answers = prompts.iter().map(|p| p.seeds.iter().map(|_| None).collect()).collect();
+    let mut collect = Collect { policy, link, stream: g.stream, answers, tokens: 0 };
+    generate::stream(&policy.model, &stops, &prompts, &sampling, limits, &mut collect)?;
+    let (answers, tokens) = (collect.answers, collect.tokens);
+    let one = |(p, list): (Prompt, Vec<Option<Answer>>)| Answers {
+        prompt_tokens: p.tokens,
+        samples: list.into_iter().flatten().collect(),
+    };
+    let prompts = prompts.into_iter().zip(answers).map(one).collect();
+    Ok(Body::Generated { prompts, tokens, seconds: began.elapsed().as_secs_f64() })
 }

@@ -9,12 +9,14 @@ use tch::{Kind, Tensor};
 
 use crate::batch::{self, Batch, Sequence};
 use crate::error::{Error, Result};
-use crate::loss;
+use crate::gradients::Gradients;
+use crate::loss::{self, Loss, Pass};
+use crate::metrics::Clock;
 use crate::model::Model;
 use crate::optim::{AdamW, Schedule, Update};
 
-/// Examples are grouped by length within so many steps' worth of tokens, so that rectangles
-/// hold little padding and steps still differ.
+/// Examples are packed within so many steps' worth of tokens, so that packs are full and steps
+/// still differ.
 const POOL_STEPS: usize = 16;
 
 /// Settings of a training.
@@ -26,10 +28,12 @@ pub struct Options {
     pub schedule: Schedule,
     /// Steps of linear rise.
     pub warmup: u64,
-    /// Tokens per update, padding included.
+    /// Tokens per update.
     pub batch_tokens: usize,
-    /// Tokens per rectangle, padding included; smaller ones are summed up to an update.
+    /// Tokens per pack; packs are summed up to an update.
     pub micro_tokens: usize,
+    /// Bytes that the layers of a pack may keep for the way back.
+    pub memory: u64,
     /// Updates at most.
     pub steps: Option<u64>,
     /// Time at most.
@@ -64,7 +68,7 @@ pub struct Progress {
     pub grad_norm: f64,
     /// Learning rate of the last update.
     pub lr: f64,
-    /// Tokens read per second since the start, padding not counted.
+    /// Tokens read per second since the start.
     pub tokens_per_second: f64,
     /// Time since the start.
     pub seconds: f64,
@@ -74,12 +78,12 @@ pub struct Progress {
 
 /// Measures `model` on `sequences`.
 pub fn evaluate(model: &Model, sequences: &[Sequence], micro_tokens: usize) -> Result<HeldOut> {
-    let lengths: Vec<usize> = sequences.iter().map(Sequence::inputs).collect();
+    let all: Vec<&Sequence> = sequences.iter().collect();
     let mut sums = Tensor::f_zeros([2], (Kind::Double, model.device))?;
     let mut tokens = 0;
-    for group in batch::plan(&lengths, micro_tokens, model.device) {
-        let rows: Vec<&Sequence> = group.iter().map(|&i| &sequences[i]).collect();
-        let batch = Batch::new(&rows, model.config.context, model.device)?;
+    for group in batch::plan(&all, micro_tokens) {
+        let rows: Vec<&Sequence> = group.iter().map(|&i| all[i]).collect();
+        let batch = Batch::new(&rows, model.device)?;
         tokens += batch.tokens;
         loss::inspect(model, &batch, 1.0, |s| {
             let right = s.all.f_argmax(1, false)?.f_eq_tensor(s.targets)?;
@@ -93,7 +97,7 @@ pub fn evaluate(model: &Model, sequences: &[Sequence], micro_tokens: usize) -> R
     Ok(HeldOut { loss: out[0] / tokens as f64, accuracy: out[1] / tokens as f64 })
 }
 
-/// The endless order of rectangles: shuffled, grouped by length within a pool, shuffled again.
+/// The endless order of packs: examples shuffled, packed within a pool, packs shuffled again.
 struct Feed<'a> {
     sequences: &'a [Sequence],
     rng: ChaCha8Rng,
@@ -103,7 +107,7 @@ struct Feed<'a> {
 }
 
 impl Feed<'_> {
-    fn next(&mut self, o: &Options, device: tch::Device) -> Vec<usize> {
+    fn next(&mut self, o: &Options) -> Vec<usize> {
         loop {
             if let Some(group) = self.ready.pop() {
                 return group;
@@ -120,8 +124,8 @@ impl Feed<'_> {
                 tokens += self.sequences[i].inputs();
                 pool.push(i);
             }
-            let lengths: Vec<usize> = pool.iter().map(|&i| self.sequences[i].inputs()).collect();
-            let groups = batch::plan(&lengths, o.micro_tokens, device);
+            let rows: Vec<&Sequence> = pool.iter().map(|&i| &self.sequences[i]).collect();
+            let groups = batch::plan(&rows, o.micro_tokens);
             self.ready =
                 groups.into_iter().map(|g| g.into_iter().map(|j| pool[j]).collect()).collect();
             self.ready.shuffle(&mut self.rng);
@@ -205,31 +209,33 @@ pub fn train(
 
 fn settle(model: &mut Model, optim: &mut AdamW, loss: f64, update: &Update) -> Result<f64> {
     if !loss.is_finite() {
-        optim.discard()?;
+        optim.discard();
         return Err(Error::NotFinite { what: "loss", value: loss, step: optim.step });
     }
-    optim.apply(&mut model.params, update)
+    optim.apply(model.trained(), update)
 }
 
 /// Sums the gradient of one update; answers the mean loss and the tokens read.
 fn one(model: &Model, optim: &mut AdamW, feed: &mut Feed, o: &Options) -> Result<(f64, usize)> {
     let mut batches = Vec::new();
-    let (mut cells, mut read) = (0, 0);
-    while batches.is_empty() || cells + o.micro_tokens <= o.batch_tokens {
-        let group = feed.next(o, model.device);
+    let mut read = 0;
+    while batches.is_empty() || read + o.micro_tokens <= o.batch_tokens {
+        let group = feed.next(o);
         let rows: Vec<&Sequence> = group.iter().map(|&i| &feed.sequences[i]).collect();
-        read += rows.iter().map(|s| s.inputs()).sum::<usize>();
-        let batch = Batch::new(&rows, model.config.context, model.device)?;
-        cells += batch.ids.numel();
+        let batch = Batch::new(&rows, model.device)?;
+        read += batch.spans.tokens() as usize;
         batches.push(batch);
     }
     let answers: usize = batches.iter().map(|b| b.tokens).sum();
-    let mut sum = Tensor::f_zeros([], (Kind::Float, model.device))?;
-    for batch in &batches {
-        loss::backward(model, optim, batch, 1.0, |s| {
-            let loss = s.chosen.f_sum(Kind::Float)?.f_mul_scalar(-1.0 / answers as f64)?;
+    let mut sum = Tensor::f_zeros([], (model.sum_kind(), model.device))?;
+    let flat = optim.gradient()?;
+    let (grads, mut clock) = (Gradients::new(model, &flat), Clock::new(model.device));
+    for (i, batch) in batches.iter().enumerate() {
+        let pass = Pass::new(model, batch, 1.0, o.memory, optim.step << 32 | i as u64)?;
+        pass.backward(&grads, &mut clock, |s| {
+            let loss = s.chosen.f_sum(model.sum_kind())?.f_mul_scalar(-1.0 / answers as f64)?;
             let _ = sum.f_add_(&loss.f_detach()?)?;
-            Ok(loss)
+            Ok(Loss::from(loss))
         })?;
     }
     Ok((sum.f_double_value(&[])?, read))

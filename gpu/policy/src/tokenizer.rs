@@ -8,6 +8,8 @@ use tokenizers::Tokenizer;
 
 use crate::config::{ModelConfig, read_object, token_ids};
 use crate::error::{Error, Result};
+use crate::gguf::Gguf;
+use crate::weights;
 
 /// Files that belong to the tokenizer and travel with every checkpoint.
 pub const TOKENIZER_FILES: [&str; 7] = [
@@ -23,6 +25,8 @@ pub const TOKENIZER_FILES: [&str; 7] = [
 /// The text side of a model.
 pub struct Text {
     dir: PathBuf,
+    /// Names and texts of the files, where the tokenizer came from a GGUF file.
+    made: Vec<(&'static str, String)>,
     tokenizer: Tokenizer,
     template: Option<String>,
     bos: String,
@@ -32,18 +36,26 @@ pub struct Text {
 }
 
 impl Text {
-    /// Reads the tokenizer of the folder `dir` and checks it against the model's `config`.
+    /// Reads the tokenizer of the folder or GGUF file `dir` and checks it against the model's `config`.
     ///
     /// # Errors
     /// A missing or damaged file, ids beyond the embedding, no end-of-answer token.
     pub fn read(dir: &Path, config: &ModelConfig) -> Result<Self> {
-        let path = dir.join("tokenizer.json");
+        let made: Vec<_> = match weights::is_gguf(dir) {
+            true => Gguf::open(dir)?.tokenizer()?.into(),
+            false => Vec::new(),
+        };
+        let path = if made.is_empty() { dir.join("tokenizer.json") } else { dir.to_owned() };
         if !path.is_file() {
             let fix = "copy tokenizer.json from the model's folder, or make one with `train-bpe`";
             return Err(Error::Missing { path, fix });
         }
         let fault = |problem: String| Error::Tokenizer { path: path.clone(), problem };
-        let tokenizer = Tokenizer::from_file(&path).map_err(|e| fault(e.to_string()))?;
+        let tokenizer = match made.first() {
+            Some((_, text)) => text.parse::<Tokenizer>(),
+            None => Tokenizer::from_file(&path),
+        };
+        let tokenizer = tokenizer.map_err(|e| fault(e.to_string()))?;
         let top = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
         if i64::from(top) >= config.vocab {
             let rows = config.vocab;
@@ -51,7 +63,11 @@ impl Text {
                 "has token id {top}, the embedding has {rows} rows: it belongs to another model"
             )));
         }
-        let extra = optional(&dir.join("tokenizer_config.json"))?;
+        let extra = match made.get(1) {
+            Some((_, text)) => serde_json::from_str(text)
+                .map_err(|source| Error::Json { path: path.clone(), source })?,
+            None => optional(&dir.join("tokenizer_config.json"))?,
+        };
         let generation = optional(&dir.join("generation_config.json"))?;
         let (bos, eos) = (special(&extra, "bos_token"), special(&extra, "eos_token"));
         let mut stop = Vec::new();
@@ -74,7 +90,7 @@ impl Text {
             None => {}
         }
         let template = template(dir, &extra)?;
-        Ok(Text { dir: dir.to_owned(), tokenizer, template, bos, eos, stop })
+        Ok(Text { dir: dir.to_owned(), made, tokenizer, template, bos, eos, stop })
     }
 
     /// The folder that the tokenizer came from.
@@ -140,6 +156,9 @@ impl Text {
 
     /// Copies the tokenizer's files into `to`, a folder.
     pub fn copy_files(&self, to: &Path) -> Result<()> {
+        for (name, text) in &self.made {
+            crate::files::write_bytes(&to.join(name), text.as_bytes())?;
+        }
         for name in TOKENIZER_FILES {
             let from = self.dir.join(name);
             if from.is_file() && self.dir != to {

@@ -50,9 +50,12 @@ fn reweigh(model: &Path, f: impl FnOnce(&mut BTreeMap<String, Tensor>)) {
     })
     .unwrap();
     f(&mut tensors);
-    let stored = |t: &Tensor| Stored::new(t, Kind::Float).unwrap();
-    let all = tensors.iter().map(|(n, t)| (n.clone(), stored(t))).collect();
-    files::write(&path, &all, "format", "pt".into()).unwrap();
+    let stored = |(name, t): (&String, &Tensor)| {
+        let t = t.shallow_clone();
+        Stored::new(name.clone(), t.size(), Kind::Float, move || Ok(t.shallow_clone()))
+    };
+    let all: Vec<Stored> = tensors.iter().map(stored).collect();
+    files::write(&path, &all, "format", "pt").unwrap();
 }
 
 #[test]
@@ -76,6 +79,7 @@ fn configs_that_make_no_sense() {
         ("hidden_act", json!("gelu"), "gelu"),
         ("rope_scaling", json!({"rope_type": "yarn"}), "yarn"),
         ("attention_bias", json!(true), "attention_bias"),
+        ("layer_types", json!(["full_attention", "sliding_attention"]), "sliding_attention"),
     ] {
         let (_dir, model) = folder();
         edit(&model.join("config.json"), |c| c[key] = value);
@@ -92,6 +96,10 @@ fn weights_that_do_not_fit() {
     let (_dir, model) = folder();
     reweigh(&model, |t| drop(t.remove(name)));
     refused(Policy::open(&model, OPEN), "missing_tensor", &[name]);
+    // All that is missing is named, not only the first.
+    reweigh(&model, |t| t.retain(|n, _| !n.contains("layers.0.mlp")));
+    let all = ["layers.0.mlp.down_proj", "layers.0.mlp.gate_proj", "layers.0.mlp.up_proj", name];
+    refused(Policy::open(&model, OPEN), "missing_tensor", &all);
 
     let (_dir, model) = folder();
     reweigh(&model, |t| drop(t.insert("extra".into(), Tensor::from(1.0))));

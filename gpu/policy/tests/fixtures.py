@@ -1,6 +1,6 @@
 """Makes tiny Hugging Face models and what transformers and PyTorch say about them.
 
-Usage: fixtures.py (llama|qwen2|grpo) FOLDER
+Usage: fixtures.py (llama|qwen2|qwen3|grpo) FOLDER
 """
 
 import json
@@ -12,7 +12,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 SIZES = dict(
     vocab_size=131,
@@ -37,6 +44,11 @@ def qwen2(seed, **more):
     return randomise(Qwen2ForCausalLM(Qwen2Config(**SIZES, **more)))
 
 
+def qwen3(seed, **more):
+    torch.manual_seed(seed)
+    return randomise(Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16, **more)))
+
+
 def randomise(model):
     """Biases and norms start at 0 and 1, where mistakes hide; move them."""
     with torch.no_grad():
@@ -47,8 +59,13 @@ def randomise(model):
 
 def parity(model, folder, **save):
     ids = torch.randint(0, SIZES["vocab_size"], (3, 40))
-    with torch.no_grad():
-        logits = model(ids).logits.float()
+    logits = model(ids).logits.float()
+    # The sum of the log-probabilities of every token but the first.
+    scores = torch.log_softmax(logits[:, :-1], -1).gather(2, ids[:, 1:, None])
+    scores.sum().backward()
+    gradients = {name: p.grad.contiguous() for name, p in model.named_parameters()}
+    save_file(gradients, folder / "gradients.safetensors")
+    logits = logits.detach()
     model.save_pretrained(folder, **save)
     save_file({"ids": ids.float(), "logits": logits.contiguous()}, folder / "expected.safetensors")
 
@@ -126,6 +143,8 @@ def main():
         parity(model, folder, max_shard_size="40KB")
     elif what == "qwen2":
         parity(qwen2(2, tie_word_embeddings=True), folder)
+    elif what == "qwen3":
+        parity(qwen3(3, tie_word_embeddings=True), folder)
     elif what == "grpo":
         grpo(folder)
     else:

@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashMap;
 use std::path::Path;
 
-use policy::grpo::{self, Graded, Old, Options};
+use policy::grpo::{self, Graded, Objective, Old, Options};
 use policy::optim::{AdamW, Update};
 use serde_json::Value;
 use tch::{Kind, Tensor};
@@ -21,29 +21,65 @@ fn tensors(path: &Path) -> HashMap<String, Tensor> {
     out
 }
 
-fn logits_agree(fixture: &str) {
+/// Logits and the gradient of every tensor, in float32 and in bfloat16.
+fn agrees(fixture: &str) {
     let dir = tempfile::tempdir().unwrap();
     common::run_python("fixtures.py", &[fixture, dir.path().to_str().unwrap()]);
-    let model = common::open(dir.path(), false).unwrap();
     let expected = tensors(&dir.path().join("expected.safetensors"));
-    let ids = expected["ids"].to_kind(Kind::Int64);
-    let hidden = model.hidden(&ids).unwrap();
-    let logits = model.logits(&hidden.reshape([-1, model.config.hidden])).unwrap();
-    let wanted = &expected["logits"];
-    let difference = common::relative(&logits.view_as(wanted), wanted);
-    assert!(difference < 1e-4, "{fixture}: logits differ by {difference}");
+    let gradients = tensors(&dir.path().join("gradients.safetensors"));
+    let rows: Vec<Vec<i64>> = Vec::try_from(expected["ids"].to_kind(Kind::Int64)).unwrap();
+    let sequence = |row: &Vec<i64>| policy::batch::Sequence {
+        tokens: row.iter().map(|&t| t as u32).collect(),
+        prompt: 1,
+    };
+    let sequences: Vec<_> = rows.iter().map(sequence).collect();
+    let sequences: Vec<_> = sequences.iter().collect();
+    for (kind, tolerance) in [(Kind::Float, 1e-5), (Kind::BFloat16, 2e-2)] {
+        let config = policy::config::ModelConfig::read(dir.path()).unwrap();
+        let device = tch::Device::Cpu;
+        let params = policy::params::Params::read(dir.path(), &config, kind, device, true).unwrap();
+        let model = policy::model::Model::new(config, params).unwrap();
+        let ids = expected["ids"].to_kind(Kind::Int64);
+        let hidden = tch::no_grad(|| model.hidden(&ids).unwrap());
+        let logits = model.logits(&hidden.reshape([-1, model.config.hidden])).unwrap();
+        let wanted = &expected["logits"];
+        let difference = common::relative(&logits.view_as(wanted), wanted);
+        assert!(difference < tolerance, "{fixture} {kind:?}: logits differ by {difference}");
+
+        let grads = common::packed_gradient(&model, &sequences, u64::MAX);
+        let mut found = HashMap::new();
+        for (spec, at) in
+            model.params.specs.iter().flat_map(|s| s.places()).map(|(p, s, at)| ((p, s), at))
+        {
+            let (part, shape) = spec;
+            let n = shape.iter().product();
+            found.insert(part.name.clone(), grads.narrow(0, at, n).view(&shape[..]));
+        }
+        assert_eq!(found.len(), gradients.len());
+        for (name, wanted) in &gradients {
+            let difference = common::relative(&found[name], wanted);
+            let tolerance = if kind == Kind::Float { 2e-5 } else { 6e-2 };
+            assert!(difference < tolerance, "{fixture} {kind:?}: {name} differs by {difference}");
+        }
+    }
 }
 
 /// Llama with an untied head, Llama 3's rope scaling and sharded files.
 #[test]
-fn llama_logits_agree_with_transformers() {
-    logits_agree("llama");
+fn llama_agrees_with_transformers() {
+    agrees("llama");
 }
 
 /// Qwen2 with biases and a tied head.
 #[test]
-fn qwen2_logits_agree_with_transformers() {
-    logits_agree("qwen2");
+fn qwen2_agrees_with_transformers() {
+    agrees("qwen2");
+}
+
+/// Qwen3 with norms of heads, wider than the residual stream.
+#[test]
+fn qwen3_agrees_with_transformers() {
+    agrees("qwen3");
 }
 
 #[test]
@@ -64,12 +100,12 @@ fn a_grpo_step_agrees_with_pytorch() {
             weight_decay: option("weight_decay"),
             grad_clip: option("grad_clip"),
         },
-        kl: option("kl"),
-        clip: option("clip"),
+        objective: Objective { kl: option("kl"), clip: option("clip"), ..Objective::default() },
         temperature: option("temperature"),
-        // Small enough that the samples fall into several rectangles.
+        // Small enough that the samples fall into several packs.
         micro_tokens: 24,
         old: Old::Sampler,
+        memory: u64::MAX,
     };
     let report = grpo::step(&mut model, &mut optim, Some(&reference), &samples, &options).unwrap();
     for (key, found) in [

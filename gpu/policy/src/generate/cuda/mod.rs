@@ -1,0 +1,203 @@
+//! The backend with our own kernels, for bfloat16 models on CUDA.
+//!
+//! A step is one graph, recorded for a number of rows (the next of [`BUCKETS`]) and of splits of
+//! the attention when first needed. Drawn tokens stay on the device, so the host prepares and
+//! launches a step before it knows what the one before it drew. Matrix products are libtorch's
+//! into preallocated memory; of a single row they are ours, which are bound by bandwidth alone.
+
+mod buffers;
+mod prefill;
+mod step;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use kernels::launch::{self, Drawn, Heads};
+use kernels::{Gpu, gpu::Graph, gpu::Mark};
+use tch::{Device, Kind};
+
+use crate::error::{Error, Result};
+use crate::generate::Plan;
+use crate::generate::backend::{Backend, Capacity, Row, Sequence};
+use crate::libtorch::Stream;
+use crate::model::Model;
+use crate::sampling::{Choice, Sampling};
+use buffers::Buffers;
+use step::Weights;
+
+/// Numbers of rows that steps are recorded for; above, multiples of the last.
+const BUCKETS: [usize; 14] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256];
+/// Tokens of one prefill.
+const PREFILL: usize = 8192;
+
+/// The next number of rows that steps are recorded for.
+fn bucket(rows: usize) -> usize {
+    let largest = BUCKETS[BUCKETS.len() - 1];
+    let fits = BUCKETS.into_iter().find(|&b| b >= rows);
+    fits.unwrap_or_else(|| rows.next_multiple_of(largest))
+}
+
+thread_local! {
+    /// Compiling takes seconds, so a process does it once per device.
+    static DEVICES: RefCell<BTreeMap<usize, Rc<Gpu>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Computes ahead of the host, by one step.
+pub struct CudaBackend<'a> {
+    // Fields are dropped in this order: graphs and buffers before the stream that they are used on.
+    graphs: BTreeMap<(usize, usize), Graph>,
+    buffers: Buffers,
+    weights: Weights<'a>,
+    sampling: launch::Sampling,
+    capacity: Capacity,
+    heads: Heads,
+    /// Steps launched in all; its parity names the pinned buffers.
+    steps: usize,
+    launched: VecDeque<(usize, Mark)>,
+    gpu: Rc<Gpu>,
+    _stream: Stream,
+}
+
+impl<'a> CudaBackend<'a> {
+    /// Whether our kernels know the model's shapes and type.
+    pub fn serves(model: &Model) -> bool {
+        let c = &model.config;
+        // Steps know weights by their addresses, which those of a hosted model do not keep.
+        matches!(model.device, Device::Cuda(_))
+            && model.params.flat.device() == model.device
+            && model.kind == Kind::BFloat16
+            && matches!(c.head_dim, 64 | 128)
+            && c.hidden % 8 == 0
+            && c.ffn % 8 == 0
+    }
+
+    /// A backend with memory for `plan`, or for what of it the device has room for.
+    ///
+    /// # Errors
+    /// The device's, NVRTC's.
+    pub fn new(model: &'a Model, sampling: Sampling, plan: &Plan) -> Result<Self> {
+        let Device::Cuda(ordinal) = model.device else {
+            return Err(Error::Request("the CUDA backend needs a model on a CUDA device".into()));
+        };
+        let stream = Stream::enter(ordinal)?;
+        let gpu = device(ordinal, &stream)?;
+        let c = &model.config;
+        let heads = Heads {
+            heads: c.heads as usize,
+            kv_heads: c.kv_heads as usize,
+            dim: c.head_dim as usize,
+        };
+        let rows = bucket(plan.max_batch);
+        let buffers = Buffers::new(&gpu, model, heads, rows, plan)?;
+        let capacity = Capacity {
+            // The first block takes what rows of padding write.
+            blocks: buffers.blocks - 1,
+            rows: plan.max_batch,
+            ahead: 1,
+            prefill_tokens: PREFILL,
+        };
+        let sampling = launch::Sampling {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+        };
+        Ok(CudaBackend {
+            graphs: BTreeMap::new(),
+            buffers,
+            weights: Weights::new(model)?,
+            sampling,
+            capacity,
+            heads,
+            steps: 0,
+            launched: VecDeque::new(),
+            gpu,
+            _stream: stream,
+        })
+    }
+
+    /// Bytes of the cache of keys and values.
+    pub fn cache_bytes(&self) -> usize {
+        self.buffers.cache.bytes()
+    }
+}
+
+/// The device with its kernels, on this thread's stream of it.
+fn device(ordinal: usize, stream: &Stream) -> Result<Rc<Gpu>> {
+    DEVICES.with_borrow_mut(|devices| {
+        if let Some(gpu) = devices.get(&ordinal) {
+            return Ok(gpu.clone());
+        }
+        // SAFETY: streams of libtorch's pool live as long as the process.
+        let gpu = Rc::new(unsafe { Gpu::on_stream(ordinal, stream.raw()) }?);
+        devices.insert(ordinal, gpu.clone());
+        Ok(gpu)
+    })
+}
+
+impl Backend for CudaBackend<'_> {
+    fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    fn prefill(&mut self, sequences: &[Sequence]) -> Result<()> {
+        prefill::read(&self.gpu, &self.weights, &self.buffers, self.heads, sequences)
+    }
+
+    fn copy(&mut self, from: u32, to: u32) -> Result<()> {
+        let b = &self.buffers;
+        let shape = (b.sides, b.side, b.block);
+        // SAFETY: the arena has that shape; blocks are the scheduler's, after the first.
+        Ok(unsafe { launch::copy_block(&*self.gpu, b.cache.address(), shape, from + 1, to + 1) }?)
+    }
+
+    fn launch(&mut self, rows: &[Row]) -> Result<()> {
+        let bucket = bucket(rows.len());
+        let longest = rows.iter().map(|r| r.position + 1).max().unwrap_or(1);
+        // Few graphs for any length: powers of two, at most what the longest sample needs.
+        let splits = longest.div_ceil(launch::SPLIT).next_power_of_two().min(self.buffers.splits);
+        let parity = self.steps % 2;
+        self.buffers.input[parity].fill(rows, bucket);
+        self.buffers.send(&self.gpu, parity, bucket)?;
+        let step = step::Step {
+            gpu: &self.gpu,
+            weights: &self.weights,
+            buffers: &self.buffers,
+            heads: self.heads,
+            sampling: &self.sampling,
+            rows: bucket,
+            splits,
+        };
+        match self.graphs.get(&(bucket, splits)) {
+            Some(graph) => graph.launch()?,
+            None => {
+                // Done once as it is, since libraries load code at first use; then recorded.
+                step.run()?;
+                let graph = self.gpu.record(|| step.run())?;
+                self.graphs.insert((bucket, splits), graph);
+            }
+        }
+        self.buffers.fetch(&self.gpu, parity, rows.len())?;
+        self.launched.push_back((rows.len(), self.gpu.mark()?));
+        self.steps += 1;
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Vec<Choice>> {
+        let missing = || Error::Panic("no step was launched".into());
+        let parity = (self.steps - self.launched.len()) % 2;
+        let (rows, mark) = self.launched.pop_front().ok_or_else(missing)?;
+        mark.wait()?;
+        let drawn: Vec<Drawn> = self.buffers.drawn(parity, rows);
+        match drawn.iter().find(|d| !d.logprob.is_finite()) {
+            Some(d) => {
+                let value = f64::from(d.logprob);
+                Err(Error::NotFinite { what: "a score", value, step: 0 })
+            }
+            None => Ok(drawn
+                .into_iter()
+                .map(|d| Choice { token: d.token, logprob: d.logprob, truncated: d.truncated })
+                .collect()),
+        }
+    }
+}

@@ -122,6 +122,9 @@ pub fn fork(
     })?;
     let seq = state.last;
     check(&state, changes)?;
+    // A place before a branch's own beginning is its parent's, so the new branch leaves that.
+    let parent = state.branch().unwrap_or(parent);
+    let log = home.open_run(parent, OpenMode::ReadOnly)?;
     let blobs = home.blobs()?;
     let dropped = gone(&log, &state, &blobs)?;
     drop(log);
@@ -133,7 +136,11 @@ pub fn fork(
         .chain(dropped)
         .chain(changes.iter().cloned())
         .map(|event| (Some(seq), event));
-    bus.append(Actor::RunControl, events.collect())?;
+    if let Err(error) = bus.append(Actor::RunControl, events.collect()) {
+        drop(bus);
+        home.discard(run)?;
+        return Err(error.into());
+    }
     Ok(run)
 }
 

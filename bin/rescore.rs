@@ -53,7 +53,20 @@ impl Record {
         for change in changes {
             rules.set(change).map_err(|e| Usage(format!("--set {e}")))?;
         }
+        rules.check().map_err(|e| Usage(format!("--set {e}")))?;
         Ok(rules)
+    }
+
+    /// The devices that its measurements name.
+    pub fn devices(&self) -> Result<BTreeSet<String>> {
+        let mut found = BTreeSet::new();
+        self.each(|recorded| {
+            if let Event::KernelMeasured { measurement, .. } = &recorded.event {
+                found.insert(measurement.device.to_string());
+            }
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// Scores the run by `rules`.

@@ -157,6 +157,10 @@ fn what_was_dropped_is_collected_and_the_rest_serves_branches() {
     assert_eq!(branch.status.code(), Some(0), "{}", said(&branch));
     let name = said(&branch).trim().strip_prefix("branch ").unwrap().to_owned();
     ends_with(&kernelzero(home, &["log", "verify", "--run", &name]), 0, "0 missing or damaged");
+    // A place before the branch's own beginning is its parent's.
+    let again = kernelzero(home, &["fork", "--run", &name, "--at", "round:2", "--only"]);
+    assert_eq!(again.status.code(), Some(0), "{}", said(&again));
+    ends_with(&kernelzero(home, &["log", "verify", "--all"]), 0, "0 missing or damaged");
     // It leaves as one file, and arrives without what was dropped.
     let archive = home.join("branch.archive");
     let archive = archive.to_str().unwrap();

@@ -10,6 +10,8 @@ use events::intent::Intent;
 
 /// Longest end of a file that is looked through for its last line, in bytes.
 const TAIL: u64 = 16 << 20;
+/// How the line of an event begins.
+const FIRST: &[u8] = b"{\"seq\":";
 
 /// Writes each event as a line of JSON.
 pub struct Tap {
@@ -39,7 +41,13 @@ impl Tap {
         file.read_to_end(&mut tail).map_err(cannot)?;
         let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let last = match tail[..whole].split(|byte| *byte == b'\n').rfind(|line| !line.is_empty()) {
-            None if start == 0 && whole == 0 => None,
+            // Empty, or with nothing but the beginning of its first event.
+            None if start == 0
+                && whole == 0
+                && (tail.starts_with(FIRST) || FIRST.starts_with(&tail)) =>
+            {
+                None
+            }
             None => return Err(format!("tap: {path} holds other things than events")),
             Some(line) => {
                 let recorded = serde_json::from_slice::<Recorded>(line);
@@ -84,5 +92,24 @@ impl Attached for Tap {
 
     fn caught_up(&mut self) -> Result<Vec<Intent>, String> {
         if self.last.is_some() { Err(self.other()) } else { Ok(Vec::new()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_event_stays_as_it_is() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("notes");
+        let open = || Tap::open(file.to_str().unwrap(), None);
+        for notes in ["my notes", "my notes\n", "{\"seq", "{\"seq\":1,\"at"] {
+            std::fs::write(&file, notes).unwrap();
+            let ours = FIRST.starts_with(notes.as_bytes()) || notes.as_bytes().starts_with(FIRST);
+            assert_eq!(open().is_ok(), ours, "{notes}");
+            let left = std::fs::read(&file).unwrap();
+            assert_eq!(left, if ours { b"" } else { notes.as_bytes() }, "{notes}");
+        }
     }
 }

@@ -110,9 +110,17 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
         let feeder =
             scope.spawn(|| beside.events(&log, Feed::new(Seq(arguments.after), filter), last));
         let mut output = BufReader::new(output);
-        while let Ok(Some(text)) = read_line(&mut output, usize::MAX) {
-            if writeln!(&stream, "{text}").is_err() {
-                beside.send(&gone());
+        loop {
+            match read_line(&mut output, usize::MAX) {
+                Ok(Some(text)) => {
+                    if writeln!(&stream, "{text}").is_err() {
+                        beside.send(&refused(Code::NotNow, "the daemon is gone"));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    beside.send(&refused(Code::BadLine, &error.to_string()));
+                }
+                Ok(None) | Err(_) => break,
             }
         }
         // One that asks for nothing more may go on reading.
@@ -158,9 +166,8 @@ fn spawn(command: &[String]) -> Result<Child> {
         .map_err(|e| Usage(format!("cannot start {program}: {e}")).into())
 }
 
-fn gone() -> Reply {
-    let why = "the daemon is gone".to_owned();
-    let outcome = Outcome::Refused(Refused { code: Code::NotNow, why });
+fn refused(code: Code, why: &str) -> Reply {
+    let outcome = Outcome::Refused(Refused { code, why: why.to_owned() });
     Reply::Answer(Answer { id: Value::Null, outcome })
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use clap::Args;
 use events::ids::{KernelId, ModuleId};
-use events::rules::taint::{Suspect, Tainted};
+use events::rules::taint::{JudgedBy, Rule, Suspect, Tainted};
 use serde_json::json;
 
 use super::Which;
@@ -77,8 +77,23 @@ impl Wrong {
             return Err(Usage(text.to_owned()).into());
         }
         let others = (!self.set.is_empty()).then(|| record.rules(&self.set)).transpose()?;
+        for suspect in &suspects {
+            known(record, suspect)?;
+        }
+        let says = suspects.iter().find_map(|suspect| match suspect {
+            Suspect::Rule(Rule::Says(text)) => Some(text.clone()),
+            _ => None,
+        });
         let found = record.taint(suspects, others)?;
         exist(record, self, &found)?;
+        if let Some(text) = says.filter(|_| found.kernels.is_empty() && found.modules.is_empty()) {
+            let text = format!(
+                "--rule {text}: it is no verdict, and no refusal in run {} says it; verdicts are correct, \
+                 wrong-value, a kind of failure such as impure, a task's fault or a stage of validation",
+                record.run
+            );
+            return Err(Usage(text).into());
+        }
         Ok(found)
     }
 
@@ -98,6 +113,31 @@ impl Wrong {
         words.extend(self.judge.iter().map(|judge| format!("judge {judge}")));
         words.extend(self.set.iter().map(|set| format!("other rules {set}")));
         words.join(", ")
+    }
+}
+
+/// A device that no measurement names and a layer that there is not are errors: else a slip of the pen
+/// says that nothing is tainted, or that all is.
+fn known(record: &Record, suspect: &Suspect) -> Result<()> {
+    let wrong = match suspect {
+        Suspect::Judge(JudgedBy::Device(name)) => {
+            let named = record.devices()?;
+            let named: Vec<&str> = named.iter().map(String::as_str).collect();
+            (!named.contains(&name.as_str())).then(|| {
+                format!(
+                    "device={name}: the measurements of run {} name {}",
+                    record.run,
+                    named.join(", ")
+                )
+            })
+        }
+        Suspect::Judge(JudgedBy::Without(name)) => (!keck::LAYERS.contains(&name.as_str()))
+            .then(|| format!("without={name}: layers are {}", keck::LAYERS.join(", "))),
+        _ => None,
+    };
+    match wrong {
+        Some(text) => Err(Usage(format!("--judge {text}")).into()),
+        None => Ok(()),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::disk;
 use crate::error::{io, refused};
 use crate::file_log::{FileLog, OpenMode};
 use crate::fork::{Base, ancestors};
+use crate::frame::HEADER;
 use crate::lineage::record_at;
 use crate::segment::sync_dir;
 
@@ -42,13 +43,19 @@ impl Home {
         &self.dir
     }
 
-    /// All runs, oldest first.
+    /// All runs, oldest first. A branch whose making ended before its first record is none.
     pub fn runs(&self) -> Result<Vec<RunId>, LogError> {
         let dir = self.dir.join("runs");
         let mut runs = Vec::new();
         for entry in fs::read_dir(&dir).map_err(io("cannot list", &dir))? {
             let name = entry.map_err(io("cannot list", &dir))?.file_name();
-            runs.extend(name.to_str().and_then(|name| name.parse::<RunId>().ok()));
+            let Some(run) = name.to_str().and_then(|name| name.parse::<RunId>().ok()) else {
+                continue;
+            };
+            let branch = self.run_dir(run);
+            if Base::read(&branch).is_ok_and(|base| base.is_none()) || begun(&branch.join("log"))? {
+                runs.push(run);
+            }
         }
         runs.sort_unstable();
         Ok(runs)
@@ -82,6 +89,16 @@ impl Home {
         ancestors(&self.dir.join("runs"), &base)?;
         self.create(new, Some(&base))?;
         self.open_run(new, OpenMode::Own)
+    }
+
+    /// Removes a run that was made a moment ago and in which nothing was recorded.
+    pub fn discard(&self, run: RunId) -> Result<(), LogError> {
+        let dir = self.run_dir(run);
+        if begun(&dir.join("log"))? {
+            return Err(refused("cannot discard", &dir, "it has records"));
+        }
+        disk::remove_dir_all(&dir).map_err(io("cannot remove", &dir))?;
+        sync_dir(&self.dir.join("runs"))
     }
 
     /// The blobs of all runs.
@@ -118,4 +135,15 @@ impl Home {
         })?;
         sync_dir(&self.dir.join("runs"))
     }
+}
+
+/// Whether any segment in this folder has more than its header.
+fn begun(log: &Path) -> Result<bool, LogError> {
+    for entry in fs::read_dir(log).map_err(io("cannot list", log))? {
+        let entry = entry.map_err(io("cannot list", log))?;
+        if entry.metadata().map_err(io("cannot look at", log))?.len() > HEADER as u64 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

@@ -38,6 +38,9 @@ pub(super) fn with(
         return Err(unknown());
     }
     match value {
+        Some(text) if text.contains(['\n', '\r']) => {
+            return Err(BadConfig(format!("{key}: a value is one line")));
+        }
         Some(text) => {
             let value = parsed(text, table.get(last));
             table.insert(last.to_owned(), value);
@@ -88,6 +91,8 @@ mod tests {
     #[test]
     fn what_cannot_be_changed_is_named() {
         let config = RunConfig::parse(EXAMPLE).unwrap();
+        let lines = config.with("coder.beta", Some("0.1\n[judge]\ntrials = 7")).unwrap_err();
+        assert_eq!(lines.to_string(), "coder.beta: a value is one line");
         for (key, value, says) in [
             ("seed", Some("2"), "began with"),
             ("judge.speed", Some("2"), "no such setting"),

@@ -16,7 +16,7 @@ use crate::event::{Event, Scores, Verdict};
 use crate::ids::{GroupId, KernelId, ModuleId, PolicyVersion, Role, Seq, StepRef};
 use crate::rules::rescore::{Rescored, recorded};
 use crate::state::RunState;
-pub use suspect::{BadSuspect, Suspect};
+pub use suspect::{BadSuspect, JudgedBy, Rule, Suspect};
 
 /// A group that rests on a tainted sample.
 #[derive(Clone, Debug, PartialEq, Serialize)]

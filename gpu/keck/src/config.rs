@@ -24,6 +24,25 @@ pub enum Isolation {
 const WITHOUT_NAMESPACES: [&str; 6] =
     ["landlock", "no-capabilities", "no-new-privs", "rlimits", "parent-death", "seccomp"];
 
+/// Every layer of isolation that a worker can have, as measurements name them.
+pub const LAYERS: [&str; 15] = [
+    "user-ns",
+    "mount-ns",
+    "pid-ns",
+    "net-ns",
+    "ipc-ns",
+    "uts-ns",
+    "read-only-root",
+    "private-tmp",
+    "own-uid",
+    "landlock",
+    "no-capabilities",
+    "no-new-privs",
+    "rlimits",
+    "parent-death",
+    "seccomp",
+];
+
 impl Isolation {
     /// The layers that are asked for; `None` means all that the machine has.
     pub(crate) fn layers(self) -> Option<&'static [&'static str]> {

@@ -71,7 +71,7 @@ mod wire;
 mod zygote;
 
 pub use compile::{Build, BuildJob};
-pub use config::{Config, Isolation};
+pub use config::{Config, Isolation, LAYERS};
 pub use doctor::{Check, doctor};
 pub use error::Error;
 pub use evidence::{Evidence, KernelSeen, Side};

@@ -134,6 +134,8 @@ fn doctor_names_what_is_there() {
     for name in ["python", "torch", "triton", "numpy", "scratch"] {
         assert!(checks.iter().any(|c| c.name == name && c.ok), "{name}");
     }
+    let layers = common::judge(1).layers();
+    assert!(!layers.is_empty() && layers.iter().all(|layer| keck::LAYERS.contains(&&**layer)));
     let missing = Judge::new(Config { python: "/nowhere/python".into(), ..Config::default() });
     assert!(matches!(missing, Err(keck::Error::PythonMissing(_))));
 }

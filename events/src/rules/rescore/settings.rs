@@ -1,6 +1,6 @@
 //! The rules that a run is scored by again: its own, with some of them changed.
 
-use crate::config::{BadConfig, RunConfig};
+use crate::config::{BadConfig, Rules, RunConfig};
 use crate::rules::verdict::Tolerance;
 
 /// What the static rules say of a kernel's source.
@@ -83,6 +83,26 @@ impl Rulebook {
     }
 }
 
+impl Rulebook {
+    /// Refuses a tolerance that the profile does not use: that it changes nothing would say nothing.
+    pub fn check(&self) -> Result<(), BadConfig> {
+        let Tolerance { flat, scale } = Tolerance::USUAL;
+        match self.config.judge.profile {
+            Rules::Strict if self.tolerance.flat != flat => Err(BadConfig(
+                "judge.tolerance: it is the paper profile's; judge.tolerance-scale is a factor on those of \
+                 strict, or set judge.profile=paper too"
+                    .to_owned(),
+            )),
+            Rules::Paper if self.tolerance.scale != scale => Err(BadConfig(
+                "judge.tolerance-scale: it is the strict profile's; the paper's is judge.tolerance, or set \
+                 judge.profile=strict too"
+                    .to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 fn refused(config: &RunConfig, key: &str, value: &str) -> BadConfig {
     let known = [SCORING, ASIDE].concat().join(", ");
     // A setting that exists is another mistake than a word that does not.
@@ -124,6 +144,12 @@ mod tests {
         assert_eq!(rules, Rulebook::of(&config));
         rules.set("judge.tolerance = 1e-3").unwrap();
         rules.set("judge.purity=off").unwrap();
+        assert!(rules.check().unwrap_err().to_string().contains("judge.profile=paper"));
+        let mut paper = rules.clone();
+        paper.set("judge.profile=paper").unwrap();
+        paper.check().unwrap();
+        paper.set("judge.tolerance-scale=2").unwrap();
+        assert!(paper.check().unwrap_err().to_string().contains("judge.profile=strict"));
         assert_eq!((rules.tolerance.flat, rules.purity), (1e-3, Purity::Off));
         let mut refused = |text: &str| rules.set(text).unwrap_err().to_string();
         assert!(

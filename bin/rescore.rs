@@ -35,7 +35,7 @@ impl Record {
         let log = home.open_run(run, OpenMode::ReadOnly)?;
         match log.get(Seq(1))?.map(|recorded| recorded.event) {
             Some(Event::RunStarted { config, .. }) => {
-                let (config, blobs) = (RunConfig::parse(&config)?, home.blobs()?);
+                let (config, blobs) = (RunConfig::parse(&config)?, home.blobs_to_read()?);
                 Ok(Self { run, config, home: dir.to_owned(), log, blobs })
             }
             Some(_) => Err(Usage(format!(

@@ -89,7 +89,7 @@ pub fn read(dir: &Path, named: Option<RunId>) -> Result<Reader> {
     let run = pick(&home, named)?;
     let log = home.open_run(run, OpenMode::ReadOnly)?;
     let state = kept::state_of(&log)?;
-    Ok(Reader { run, folder: home.run_dir(run), log, blobs: home.blobs()?, state })
+    Ok(Reader { run, folder: home.run_dir(run), log, blobs: home.blobs_to_read()?, state })
 }
 
 /// The run that `kernelzero run` goes on with: of those that have this config and are not over, the

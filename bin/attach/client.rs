@@ -40,12 +40,19 @@ impl Connection {
                 "the daemon of the run in {place} takes no connections: it is starting or ending"
             )
         })?;
-        writeln!(&stream, "{}", json!({ "hello": hello }))?;
+        // A daemon that is full says so before it is greeted.
+        let greeted = writeln!(&stream, "{}", json!({ "hello": hello }));
         let mut lines = BufReader::new(stream.try_clone()?);
-        match next(&mut lines)? {
-            Some(Reply::Welcome { run, last, .. }) => Ok(Self { lines, stream, run, last }),
-            Some(Reply::End { why }) => Err(anyhow!("the daemon does not let it in: {why}")),
-            other => Err(anyhow!("the daemon answers {other:?} where it should welcome")),
+        match (next(&mut lines), greeted) {
+            (Ok(Some(Reply::Welcome { run, last, .. })), _) => {
+                Ok(Self { lines, stream, run, last })
+            }
+            (Ok(Some(Reply::End { why })), _) => {
+                Err(anyhow!("the daemon does not let it in: {why}"))
+            }
+            (_, Err(error)) => Err(error).context("greeting the daemon"),
+            (Err(error), _) => Err(error),
+            (Ok(other), _) => Err(anyhow!("the daemon answers {other:?} where it should welcome")),
         }
     }
 

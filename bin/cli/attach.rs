@@ -102,6 +102,7 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
         input: Mutex::new(Some(input)),
         daemon_gone: AtomicBool::new(false),
         left: AtomicBool::new(false),
+        why: Mutex::new(None),
     };
     let Connection { lines, stream, last, .. } = connection;
     std::thread::scope(|scope| {
@@ -179,6 +180,8 @@ struct Beside {
     daemon_gone: AtomicBool,
     /// The program wants no more.
     left: AtomicBool,
+    /// Why the daemon sent it away, if it did.
+    why: Mutex<Option<String>>,
 }
 
 impl Beside {
@@ -202,8 +205,14 @@ impl Beside {
     /// Passes on what the daemon answers.
     fn answers(&self, mut lines: BufReader<std::os::unix::net::UnixStream>) {
         while let Ok(Some(reply)) = next(&mut lines) {
-            if matches!(reply, Reply::Answer(_)) {
-                self.send(&reply);
+            match reply {
+                Reply::Answer(_) => {
+                    self.send(&reply);
+                }
+                Reply::End { why } => {
+                    *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+                }
+                _ => {}
             }
         }
         self.daemon_gone.store(true, Ordering::SeqCst);
@@ -226,7 +235,9 @@ impl Beside {
                 self.send(&Reply::CaughtUp(last));
             }
             if dry && gone {
-                self.send(&Reply::End { why: "the daemon ended".to_owned() });
+                let said = self.why.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let why = said.unwrap_or_else(|| "the daemon ended".to_owned());
+                self.send(&Reply::End { why });
                 *self.input() = None;
                 return Ok(());
             }

@@ -291,6 +291,13 @@ impl RunConfig {
                     "{name}.policy.temperature: must be above 0: greedy samples of one prompt are equal"
                 ));
             }
+            let samples =
+                u64::from(policy.batch_prompts.get()) * u64::from(policy.group_size.get());
+            if samples > SAMPLES_MAX {
+                return refuse(format!(
+                    "{name}.policy.group-size: {samples} samples in a step; at most {SAMPLES_MAX} are drawn"
+                ));
+            }
             if policy.group_size.get() < 2 {
                 return refuse(format!(
                     "{name}.policy.group-size: must be at least 2: rewards are compared in a group"
@@ -300,6 +307,9 @@ impl RunConfig {
         Ok(())
     }
 }
+
+/// Samples of a step at most: far beyond what anyone draws, and still planned in a moment.
+const SAMPLES_MAX: u64 = 1 << 20;
 
 /// A complete config with the paper's settings, for tests of this workspace.
 #[doc(hidden)]

@@ -72,7 +72,9 @@ fn a_cheat_is_followed_from_the_command_line() {
     ends_with(&text, 0, "gradient steps fed:");
     ends_with(&text, 0, "a clean branch: kernelzero restart --run");
     ends_with(&kernelzero(home, &["taint", "--judge", "device=none"]), 0, "% of |advantage|");
-    ends_with(&kernelzero(home, &["taint", "--judge", "device=x"]), 0, "all checkpoints are clean");
+    ends_with(&kernelzero(home, &["taint", "--rule", "timeout"]), 0, "all checkpoints are clean");
+    ends_with(&kernelzero(home, &["taint", "--judge", "device=x"]), 2, "name none");
+    ends_with(&kernelzero(home, &["taint", "--judge", "without=x"]), 2, "layers are user-ns");
     // By other rules: what the strict profile refuses and the paper's lets pass.
     let by_paper = json(home, &["taint", "--set", "judge.profile=paper", "--json"]);
     assert!(!by_paper["tainted"]["steps"].as_array().unwrap().is_empty());

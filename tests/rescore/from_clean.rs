@@ -182,8 +182,10 @@ fn what_cannot_be_is_said() {
     let case = case();
     let home = case.home.path();
     ends_with(&kernelzero(home, &["restart", "--from-clean", "--only"]), 2, "say what is wrong");
-    let nothing = ["restart", "--from-clean", "--only", "--rule", "no such words"];
+    let nothing = ["restart", "--from-clean", "--only", "--rule", "timeout"];
     ends_with(&kernelzero(home, &nothing), 2, "all is clean");
+    let slip = ["restart", "--from-clean", "--only", "--rule", "no such words"];
+    ends_with(&kernelzero(home, &slip), 2, "no refusal in run");
     let both = ["restart", "--round", "1", "--rule", "impure"];
     ends_with(&kernelzero(home, &both), 2, "--from-clean");
 }

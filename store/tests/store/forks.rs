@@ -60,12 +60,10 @@ fn a_fork_of_a_fork() {
 }
 
 #[test]
-fn a_branch_without_a_record_is_no_run() {
+fn only_a_branch_without_a_record_is_discarded() {
     let place = Place::filled(64 << 20);
     let branch = place.home.fork_run(run(1), Seq(4), run(2)).unwrap();
-    assert_eq!(place.home.runs().unwrap(), [run(1)]);
     branch.append(vec![draft(1)]).unwrap();
-    assert_eq!(place.home.runs().unwrap(), [run(1), run(2)]);
     drop(branch);
     assert!(place.home.discard(run(2)).is_err());
     drop(place.home.fork_run(run(1), Seq(4), run(3)).unwrap());

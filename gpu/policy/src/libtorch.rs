@@ -1,4 +1,5 @@
-//! What libtorch's C interface offers beyond tch: streams, and attention over packed sequences.
+//! What libtorch's C interface offers beyond tch and its operations (those are in `dispatch`): streams
+//! and the memory of a device.
 //!
 //! Symbols are looked up when they are used: libraries without CUDA lack them, and the engine then
 //! still runs on the CPU.
@@ -7,9 +8,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 
-use tch::{Device, Tensor};
+use tch::Device;
 
 use crate::error::{Error, Result};
+use crate::metrics;
 
 /// The address of a symbol of the libraries that are loaded.
 fn symbol(name: &CStr) -> Result<*mut c_void> {
@@ -35,16 +37,10 @@ pub fn memory(device: Device) -> Result<(usize, usize)> {
     let Device::Cuda(index) = device else {
         return Err(Error::Request("the memory of a CUDA device was asked for".into()));
     };
-    // An allocation makes the context, in which the question is asked.
-    let _context = Tensor::f_zeros([1], (tch::Kind::Float, Device::Cuda(index)))?;
-    type MemGetInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> i32;
-    let address = symbol(c"cudaMemGetInfo")?;
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the runtime's function of that name has this signature.
-    let code = unsafe {
-        std::mem::transmute::<*mut c_void, MemGetInfo>(address)(&raw mut free, &raw mut total)
-    };
-    done(code, "cudaMemGetInfo").map(|()| (free, total))
+    let found = metrics::device_memory(index);
+    let (free, total) =
+        found.ok_or_else(|| Error::Request(format!("CUDA device {index}: none")))?;
+    Ok((free as usize, total as usize))
 }
 
 /// A stream of libtorch's pool, current on this thread until dropped. Unlike libtorch's default
@@ -107,80 +103,4 @@ impl Drop for Stream {
         // The null stream is the one that everybody else computes on.
         let _ = self.make_current(std::ptr::null_mut());
     }
-}
-
-/// Causal attention within each of several packed sequences (FlashAttention 2), without gradients.
-/// `q` `[T, H, D]`, `k` and `v` `[T, K, D]`, bfloat16, the last dimension contiguous; sequence `i` is
-/// the rows from `bounds[i]` to `bounds[i + 1]` (int32, on the device); `longest` of them. Answers
-/// `[T, H, D]`.
-///
-/// # Errors
-/// libtorch's, whose words are on stderr; no CUDA.
-pub fn packed_attention(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    bounds: &Tensor,
-    longest: i64,
-) -> Result<Tensor> {
-    type Handle = *mut c_void;
-    type Flash = unsafe extern "C" fn(
-        Handle,
-        Handle,
-        Handle,
-        *const Handle,
-        *const Handle,
-        i64,
-        i64,
-        f64,
-        i32,
-        i32,
-        *const f64,
-        *const i64,
-        *const i64,
-        *const Handle,
-        *const Handle,
-        *mut Handle,
-        *mut Handle,
-        *mut Handle,
-        *mut Handle,
-        *mut Handle,
-    ) -> i32;
-    let address = symbol(c"aoti_torch_cuda__flash_attention_forward")?;
-    // A handle is the `at::Tensor*` that tch holds; the function borrows it.
-    let handle = |t: &Tensor| t.as_ptr() as Handle;
-    let bounds = handle(bounds);
-    let none = std::ptr::null();
-    let mut results = [std::ptr::null_mut(); 5];
-    let [out, lse, rng, unused, mask] = &mut results;
-    // SAFETY: the signature is that of aoti_torch/generated/c_shim_cuda.h of 2.11; the handles live
-    // until it returns, the five results are ours.
-    let code = unsafe {
-        std::mem::transmute::<*mut c_void, Flash>(address)(
-            handle(q),
-            handle(k),
-            handle(v),
-            &raw const bounds,
-            &raw const bounds,
-            longest,
-            longest,
-            0.0,
-            1,
-            0,
-            std::ptr::null(),
-            std::ptr::null(),
-            std::ptr::null(),
-            none,
-            none,
-            out,
-            lse,
-            rng,
-            unused,
-            mask,
-        )
-    };
-    done(code, "flash attention")?;
-    // SAFETY: each is a tensor that we own now and drop once.
-    let [out, ..] = results.map(|r| unsafe { Tensor::from_ptr(r.cast()) });
-    Ok(out)
 }

@@ -6,9 +6,9 @@ use tch::{Kind, Tensor};
 
 use super::buffers::{Buffers, place};
 use super::step::{Weights, address};
+use crate::dispatch::{self, Varlen};
 use crate::error::Result;
 use crate::generate::backend::Sequence;
-use crate::libtorch;
 
 /// Reads `sequences` into their blocks.
 pub(super) fn read(
@@ -31,6 +31,14 @@ pub(super) fn read(
     let put = |v: &[i32]| Tensor::f_from_slice(v)?.f_to_device(device);
     let (given, positions, places) = (put(&tokens)?, put(&positions)?, put(&places)?);
     let bounds = put(&bounds)?;
+    // Each sequence attends to itself.
+    let segments = Varlen {
+        starts_q: &bounds,
+        starts_k: &bounds,
+        longest_q: longest,
+        longest_k: longest,
+        causal: true,
+    };
     let (rows, c) = (tokens.len(), &w.model.config);
     let make = |width: i64| Tensor::f_empty([rows as i64, width], (Kind::BFloat16, device));
     let (hidden, ffn) = (c.hidden as usize, c.ffn as usize);
@@ -58,7 +66,7 @@ pub(super) fn read(
         let qkv = qkv.f_view([rows as i64, at + 2 * kv, c.head_dim])?;
         let cut = |from: i64, count: i64| qkv.f_narrow(1, from, count);
         let (q, k, v) = (cut(0, at)?, cut(at, kv)?, cut(at + kv, kv)?);
-        let mixed = libtorch::packed_attention(&q, &k, &v, &bounds, longest)?;
+        let [mixed, ..] = dispatch::flash(&q, &k, &v, &segments)?;
         delta = mixed.f_view([rows as i64, -1])?.f_mm(&layer.out.view)?;
         norm(address(&delta), layer.norm2)?;
         let both = h.f_mm(&layer.gate_up.view)?;

@@ -64,7 +64,7 @@ impl ChildEngine {
         }
         Ok(Self {
             process: EngineProcess::new(host, run_dir.join("engine.log"))?,
-            device: host.device.clone(),
+            device: host.engine_device().to_owned(),
             into: blobs.clone(),
             blobs,
             scratch,

@@ -14,7 +14,8 @@ failed=0
 wanted() { [ $# -eq 1 ] || [[ " ${*:2} " == *" $1 "* ]]; }
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm --format=csv,noheader
 if wanted check "$@"; then
-    "$BIN/kernelzero-engine" check-kernels > "$OUT/check.txt" 2>&1 || failed=1
+    "$BIN/kernelzero-engine" check-kernels --model "$here/configs/policies/coder" \
+        --model "$here/configs/policies/proposer" > "$OUT/check.txt" 2>&1 || failed=1
     cat "$OUT/check.txt"
 fi
 if wanted bench "$@"; then

@@ -26,7 +26,7 @@ pub struct Source {
 }
 
 /// All sources.
-pub const SOURCES: [Source; 5] = [
+pub const SOURCES: [Source; 6] = [
     Source {
         name: "elementwise.cu",
         text: include_str!("cuda/elementwise.cu"),
@@ -51,6 +51,11 @@ pub const SOURCES: [Source; 5] = [
         name: "sample.cu",
         text: include_str!("cuda/sample.cu"),
         kernels: &["sample_bf16", "sample_f32"],
+    },
+    Source {
+        name: "training.cu",
+        text: include_str!("cuda/training.cu"),
+        kernels: &["swiglu_back", "rotate", "rotate_back", "score", "score_back", "adamw"],
     },
 ];
 

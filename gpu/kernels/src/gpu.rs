@@ -47,6 +47,17 @@ impl Gpu {
         Self::load(context, stream)
     }
 
+    /// The same device and kernels on another stream that someone else owns.
+    ///
+    /// # Safety
+    /// As [`Gpu::on_stream`].
+    pub unsafe fn beside(&self, stream: *mut c_void) -> Self {
+        let context = self.context.clone();
+        // SAFETY: the caller's promise.
+        let stream = unsafe { context.wrap_borrowed_stream(stream.cast()) };
+        Gpu { context, stream, functions: self.functions.clone() }
+    }
+
     fn load(context: Arc<CudaContext>, stream: Arc<CudaStream>) -> Result<Self> {
         let (major, minor) = context.compute_capability()?;
         let arch = compile::arch(major, minor);

@@ -1,5 +1,6 @@
-//! The generation engine's own CUDA kernels: RMSNorm, rotary positions with the write into a paged
-//! cache, SwiGLU, paged attention of one new token per row, sampling, and matrix times vector.
+//! The engine's own CUDA kernels. For generation: RMSNorm, rotary positions with the write into a paged
+//! cache, SwiGLU, paged attention of one new token per row, sampling, and matrix times vector; for
+//! training, what stands between its matrix products.
 //!
 //! `compile` turns the sources in `cuda/` into machine code with NVRTC, which needs no GPU;
 //! `gpu` holds a device, its memory and events; `launch` has one function per kernel, over raw

@@ -1,6 +1,6 @@
 //! What the kernels should give, in float64 on the host, from the same bfloat16 inputs.
 
-use crate::launch::{Heads, Sampling};
+use crate::launch::{AdamW, Heads, Sampling};
 
 /// RMSNorm of one row.
 pub fn rms_norm(x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
@@ -14,12 +14,43 @@ pub fn swiglu(gate: f64, up: f64) -> f64 {
     gate / (1.0 + (-gate).exp()) * up
 }
 
+/// The gradients of gate and up, given that of [`swiglu`].
+pub fn swiglu_back(gate: f64, up: f64, grad: f64) -> (f64, f64) {
+    let share = 1.0 / (1.0 + (-gate).exp());
+    (grad * up * share * (1.0 + gate * (1.0 - share)), grad * gate * share)
+}
+
 /// One head turned by the angles of its position: pairs are `i` and `i + D / 2`. The cosines and
 /// sines are those of the tables, `sines` negated in the first half.
 pub fn rope(x: &[f64], cosines: &[f64], sines: &[f64]) -> Vec<f64> {
     let half = x.len() / 2;
     let other = |i: usize| x[(i + half) % x.len()];
     (0..x.len()).map(|i| x[i] * cosines[i] + other(i) * sines[i]).collect()
+}
+
+/// The gradient of what [`rope`] was given, from that of its answer.
+pub fn rope_back(grad: &[f64], cosines: &[f64], sines: &[f64]) -> Vec<f64> {
+    let half = grad.len() / 2;
+    let other = |i: usize| (i + half) % grad.len();
+    (0..grad.len()).map(|i| grad[i] * cosines[i] + grad[other(i)] * sines[other(i)]).collect()
+}
+
+/// Log-probabilities of `logits / divisor`, and the log of their sum of exponentials.
+pub fn log_softmax(logits: &[f64], divisor: f64) -> (Vec<f64>, f64) {
+    let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max) / divisor;
+    let sum = most + logits.iter().map(|l| (l / divisor - most).exp()).sum::<f64>().ln();
+    (logits.iter().map(|l| l / divisor - sum).collect(), sum)
+}
+
+/// A weight and its moments after an AdamW step (Loshchilov and Hutter, ICLR 2019, algorithm 2, the decay
+/// times the learning rate): `[weight, gradient, first, second]` to `[weight, first, second]`.
+pub fn adamw([w, grad, m, v]: [f64; 4], o: &AdamW) -> [f64; 3] {
+    let grad = grad / o.scale;
+    let m = o.beta1 * m + (1.0 - o.beta1) * grad;
+    let v = o.beta2 * v + (1.0 - o.beta2) * grad * grad;
+    let step = o.step as f64;
+    let (first, second) = (m / (1.0 - o.beta1.powf(step)), v / (1.0 - o.beta2.powf(step)));
+    [w - o.rate * o.decay * w - o.rate * first / (second.sqrt() + o.eps), m, v]
 }
 
 /// Attention of one row's queries `[heads, dim]` over `keys` and `values` `[length, kv_heads, dim]`.

@@ -37,12 +37,16 @@ pub const HOST_KEPT: u64 = 4 << 30;
 pub(crate) const RESERVE: u64 = 2_500_000_000;
 
 /// Bytes that the widest moment of a step takes for `tokens` packed tokens beside all that is kept:
-/// the way back through a feed-forward block, or a chunk of logits and the head's gradient.
+/// the way back through a feed-forward block, or a chunk of logits and the head's gradient. Our kernels
+/// (bfloat16) need fewer tensors in between, and no place for the gradient of a matrix.
 pub(crate) fn working(c: &ModelConfig, kind: Kind, tokens: i64) -> u64 {
     let size = kind.elt_size_in_bytes() as i64;
-    let block = tokens * (6 * c.ffn + 6 * c.hidden) * size + 2 * c.ffn * c.hidden * size;
-    let chunk = rows_at_once(c).min(tokens) * c.vocab;
-    let head = chunk * (2 * 4 + 2 * size) + c.vocab * c.hidden * size + tokens * c.hidden * size;
+    let fused = kind == Kind::BFloat16;
+    let (inner, matrix) = if fused { (4, 0) } else { (6, size) };
+    let block = tokens * (inner * c.ffn + 6 * c.hidden) * size + 2 * c.ffn * c.hidden * matrix;
+    let logit = if fused && c.vocab % 8 == 0 { size } else { 2 * 4 + 2 * size };
+    let chunk = rows_at_once(c).min(tokens) * c.vocab * logit;
+    let head = chunk + c.vocab * c.hidden * matrix + tokens * c.hidden * size;
     block.max(head) as u64
 }
 

@@ -3,6 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::error::Result;
+use crate::libtorch;
 use crate::model::Model;
 use crate::params::Params;
 
@@ -28,7 +29,11 @@ impl Sink<'_> {
     /// Adds `dyᵀ x`, the gradient of a matrix that turned `x` `[T, in]` into `y` `[T, out]`.
     pub(crate) fn add_product(&self, index: usize, dy: &Tensor, x: &Tensor) -> Result<()> {
         let mut place = self.place(index)?;
-        let _ = match dy.f_kind()? == place.f_kind()? {
+        let kind = dy.f_kind()?;
+        if kind == Kind::BFloat16 && place.device() != Device::Cpu {
+            return libtorch::add_product(&place, dy, x);
+        }
+        let _ = match kind == place.f_kind()? {
             true => place.f_addmm_(&dy.f_tr()?, x)?,
             // 16-bit factors: the product is rounded once to 16 bits, the sum stays wide.
             false => place.f_add_(&dy.f_tr()?.f_mm(x)?)?,

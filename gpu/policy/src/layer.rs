@@ -7,6 +7,7 @@ use tch::Tensor;
 
 use crate::attention::{self, Attended, Spans};
 use crate::error::Result;
+use crate::fused::{self, Fused};
 use crate::gradients::{Gradients, Sink, vjp};
 use crate::linear::Proj;
 use crate::model::{Layer, Model};
@@ -49,9 +50,18 @@ pub(crate) struct Context<'a> {
     pub(crate) model: &'a Model,
     pub(crate) turn: &'a Turn,
     pub(crate) spans: &'a Spans,
+    /// Our kernels, where they serve.
+    fused: Option<Fused>,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    pub(crate) fn new(model: &'a Model, turn: &'a Turn, spans: &'a Spans) -> Result<Self> {
+        let c = &model.config;
+        let served = c.head_dim % 16 == 0 && c.ffn % 8 == 0;
+        let fused = if served { fused::kernels(model.device, model.kind)? } else { None };
+        Ok(Context { model, turn, spans, fused })
+    }
+
     fn norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let c = &self.model.config;
         Ok(x.f_internal_fused_rms_norm([c.hidden], Some(weight), c.norm_eps)?.0)
@@ -60,7 +70,7 @@ impl Context<'_> {
     /// The layer's output, nothing kept.
     pub(crate) fn through(&self, l: usize, layer: &Layer, x: Tensor) -> Result<Tensor> {
         let mid = self.first(l, layer, &x)?.x;
-        let inner = self.gated(&self.up(l, layer, &mid)?)?.0;
+        let inner = self.gated(&self.up(l, layer, &mid)?)?;
         Ok(self.model.project(l, layer, Proj::Down, &inner)?.f_add_(&mid)?)
     }
 
@@ -69,7 +79,7 @@ impl Context<'_> {
         let layer = self.model.layer(l)?;
         let mid = self.first(l, &layer, &x)?;
         let up = self.up(l, &layer, &mid.x)?;
-        let inner = self.gated(&up)?.0;
+        let inner = self.gated(&up)?;
         let y = self.model.project(l, &layer, Proj::Down, &inner)?.f_add_(&mid.x)?;
         let mid = (keep != Keep::Input).then_some(mid);
         let up = (keep == Keep::All).then_some(up);
@@ -81,13 +91,19 @@ impl Context<'_> {
         let tokens = x.size()[0];
         let flat = model.project(l, layer, Proj::Qkv, &self.norm(x, &layer.norm1)?)?;
         let whole = flat.f_view([1, tokens, c.heads + 2 * c.kv_heads, c.head_dim])?;
-        let [q, k, v] = model.heads(layer, &whole, self.turn)?;
-        let (qkv, raw) = if layer.heads.is_none() {
+        let (qkv, raw) = if let (Some(fused), None) = (&self.fused, &layer.heads) {
+            fused.rotate(&whole, self.turn, c)?;
+            let cut = |from, n| whole.f_narrow(2, from, n);
+            let (q, k) = (cut(0, c.heads)?, cut(c.heads, c.kv_heads)?);
+            ([q, k, cut(c.heads + c.kv_heads, c.kv_heads)?], None)
+        } else if layer.heads.is_none() {
+            let [q, k, v] = model.heads(layer, &whole, self.turn)?;
             // What was rotated is not needed again, so the rotated takes its place.
             let q = { whole.f_narrow(2, 0, c.heads)? }.replaced(&q)?;
             let k = { whole.f_narrow(2, c.heads, c.kv_heads)? }.replaced(&k)?;
             ([q, k, v], None)
         } else {
+            let [q, k, v] = model.heads(layer, &whole, self.turn)?;
             ([q, k, v], Some(whole.f_narrow(2, 0, c.heads + c.kv_heads)?))
         };
         let qkv = qkv.map(|t| t.f_squeeze_dim(0));
@@ -103,11 +119,27 @@ impl Context<'_> {
         self.model.project(l, layer, Proj::GateUp, &self.norm(x, &layer.norm2)?)
     }
 
-    /// `silu(gate) * up` `[T, ffn]`, and `silu(gate)`.
-    fn gated(&self, up: &Tensor) -> Result<(Tensor, Tensor)> {
+    /// `silu(gate) * up` `[T, ffn]`.
+    fn gated(&self, up: &Tensor) -> Result<Tensor> {
+        if let Some(fused) = &self.fused {
+            return fused.swiglu(up);
+        }
         let ffn = self.model.config.ffn;
-        let gate = up.f_narrow(1, 0, ffn)?.f_silu()?;
-        Ok((gate.f_mul(&up.f_narrow(1, ffn, ffn)?)?, gate))
+        Ok(up.f_narrow(1, 0, ffn)?.f_silu()?.f_mul_(&up.f_narrow(1, ffn, ffn)?)?)
+    }
+
+    /// The gradient of `up`, given that of [`Self::gated`].
+    fn gated_back(&self, up: Tensor, mut grad: Tensor) -> Result<Tensor> {
+        if let Some(fused) = &self.fused {
+            return fused.swiglu_back(up, &grad);
+        }
+        let ffn = self.model.config.ffn;
+        let (gate, rest) = (up.f_narrow(1, 0, ffn)?, up.f_narrow(1, ffn, ffn)?);
+        let d_up = up.f_empty_like()?;
+        let _ = grad.f_mul_out(&d_up.f_narrow(1, ffn, ffn)?, &gate.f_silu()?)?;
+        let _ = grad.f_mul_(&rest)?;
+        let _ = gate.f_silu_backward_grad_input(&d_up.f_narrow(1, 0, ffn)?, &grad)?;
+        Ok(d_up)
     }
 
     /// The gradient of the layer's input, given that of its output.
@@ -138,22 +170,16 @@ impl Context<'_> {
         dy: Tensor,
         grads: &Gradients,
     ) -> Result<Tensor> {
-        let (model, ffn) = (self.model, self.model.config.ffn);
+        let model = self.model;
         let normed = self.norm(x, &layer.norm2)?;
         let up = match up {
             Some(up) => up,
             None => model.project(l, layer, Proj::GateUp, &normed)?,
         };
-        let (inner, gate) = self.gated(&up)?;
-        let mut d_inner = model.project_back(l, layer, Proj::Down, [&inner, &dy], grads)?;
+        let inner = self.gated(&up)?;
+        let d_inner = model.project_back(l, layer, Proj::Down, [&inner, &dy], grads)?;
         drop(inner);
-        let d_up = up.f_empty_like()?;
-        let _ = d_inner.f_mul_out(&d_up.f_narrow(1, ffn, ffn)?, &gate)?;
-        drop(gate);
-        let _ = d_inner.f_mul_(&up.f_narrow(1, ffn, ffn)?)?;
-        let gate = up.f_narrow(1, 0, ffn)?;
-        let _ = gate.f_silu_backward_grad_input(&d_up.f_narrow(1, 0, ffn)?, &d_inner)?;
-        drop((d_inner, gate, up));
+        let d_up = self.gated_back(up, d_inner)?;
         let d_normed = model.project_back(l, layer, Proj::GateUp, [&normed, &d_up], grads)?;
         drop((d_up, normed));
         let index = layer.second() + 1;
@@ -178,14 +204,36 @@ impl Context<'_> {
         let [q, k, v] = &mid.qkv;
         let [dq, dk, dv] = attention::backward(&d_out, [q, k, v], &mid.attended, self.spans)?;
         drop(d_out);
-        let whole = [tokens, c.heads + 2 * c.kv_heads, c.head_dim];
+        let d_qkv = self.heads_back(layer, mid.raw.as_ref(), [dq, dk, dv], grads)?;
+        drop(mid);
+        let d_qkv = d_qkv.f_view([tokens, -1])?;
+        let normed = self.norm(x, &layer.norm1)?;
+        let d_normed = model.project_back(l, layer, Proj::Qkv, [&normed, &d_qkv], grads)?;
+        self.norm_back([x, &layer.norm1, &d_normed], layer.first, grads.base.as_ref(), dx)
+    }
+
+    /// The gradient `[T, H + 2K, D]` of the projections, from those of the heads; `raw` are the
+    /// projections before their norms.
+    fn heads_back(
+        &self,
+        layer: &Layer,
+        raw: Option<&Tensor>,
+        [dq, dk, dv]: [Tensor; 3],
+        grads: &Gradients,
+    ) -> Result<Tensor> {
+        let (model, c) = (self.model, &self.model.config);
+        if let (Some(fused), None) = (&self.fused, &layer.heads) {
+            let parts = [dq.f_contiguous()?, dk.f_contiguous()?, dv.f_contiguous()?];
+            return fused.rotate_back(parts.each_ref(), self.turn, c);
+        }
+        let whole = [dq.size()[0], c.heads + 2 * c.kv_heads, c.head_dim];
         let d_qkv = Tensor::f_empty(whole, (model.kind, model.device))?;
         let back = self.turn.back()?;
         let mut parts = [
             (back.apply(&dq.f_unsqueeze(0)?)?, 0, c.heads),
             (back.apply(&dk.f_unsqueeze(0)?)?, c.heads, c.kv_heads),
         ];
-        if let (Some(raw), Some((q_norm, k_norm))) = (&mid.raw, &layer.heads) {
+        if let (Some(raw), Some((q_norm, k_norm))) = (raw, &layer.heads) {
             for ((grad, from, n), (weight, index)) in
                 parts.iter_mut().zip([(q_norm, layer.first + 2), (k_norm, layer.first + 3)])
             {
@@ -203,11 +251,7 @@ impl Context<'_> {
             d_qkv.f_narrow(1, *from, *n)?.f_copy_(&grad.f_squeeze_dim(0)?)?;
         }
         d_qkv.f_narrow(1, c.heads + c.kv_heads, c.kv_heads)?.f_copy_(&dv)?;
-        drop((parts, dq, dk, dv, mid));
-        let d_qkv = d_qkv.f_view([tokens, -1])?;
-        let normed = self.norm(x, &layer.norm1)?;
-        let d_normed = model.project_back(l, layer, Proj::Qkv, [&normed, &d_qkv], grads)?;
-        self.norm_back([x, &layer.norm1, &d_normed], layer.first, grads.base.as_ref(), dx)
+        Ok(d_qkv)
     }
 
     /// Adds to `stream`, the gradient past a norm, what came through it.

@@ -28,6 +28,7 @@ pub mod error;
 pub mod files;
 mod fill;
 pub mod footprint;
+mod fused;
 pub mod generate;
 pub mod gguf;
 pub mod gradients;

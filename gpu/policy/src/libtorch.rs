@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 
-use tch::Device;
+use tch::{Device, Tensor};
 
 use crate::error::{Error, Result};
 use crate::metrics;
@@ -43,21 +43,6 @@ pub fn memory(device: Device) -> Result<(usize, usize)> {
     Ok((free as usize, total as usize))
 }
 
-/// The stream of CUDA device `device` that libtorch launches on, on this thread.
-///
-/// # Errors
-/// No CUDA.
-pub(crate) fn current_stream(device: usize) -> Result<*mut c_void> {
-    type Current = unsafe extern "C" fn(i32, *mut *mut c_void) -> i32;
-    let address = symbol(c"aoti_torch_get_current_cuda_stream")?;
-    let mut raw = std::ptr::null_mut();
-    // SAFETY: the signature is that of torch/csrc/inductor/aoti_torch/c/shim.h of 2.11.
-    let code = unsafe {
-        std::mem::transmute::<*mut c_void, Current>(address)(device as i32, &raw mut raw)
-    };
-    done(code, "aoti_torch_get_current_cuda_stream").map(|()| raw)
-}
-
 /// A stream of libtorch's pool, current on this thread until dropped. Unlike libtorch's default
 /// stream, launches on it can be recorded.
 pub struct Stream {
@@ -79,6 +64,64 @@ fn from_pool(device: i32) -> Result<*mut c_void> {
         std::mem::transmute::<*mut c_void, FromPool>(address)(false, device, &raw mut raw)
     };
     done(code, "torch_get_cuda_stream_from_pool").map(|()| raw)
+}
+
+/// CUDA's handle of the stream that this thread computes on; null is the default one.
+///
+/// # Errors
+/// No CUDA.
+pub(crate) fn current_stream(device: usize) -> Result<*mut c_void> {
+    type Current = unsafe extern "C" fn(i32, *mut *mut c_void) -> i32;
+    let address = symbol(c"aoti_torch_get_current_cuda_stream")?;
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: the signature is that of torch/csrc/inductor/aoti_torch/c/shim.h of 2.11.
+    let code = unsafe {
+        std::mem::transmute::<*mut c_void, Current>(address)(device as i32, &raw mut raw)
+    };
+    done(code, "aoti_torch_get_current_cuda_stream").map(|()| raw)
+}
+
+/// Adds `dyᵀ x` to float32 `sum` `[out, in]`, for bfloat16 `dy` `[T, out]` and `x` `[T, in]` on the same
+/// CUDA device, all without gaps: one product of cuBLAS, whose sums are never rounded to 16 bits.
+///
+/// # Errors
+/// No CUDA; cuBLAS's.
+pub(crate) fn add_product(sum: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
+    type Handle = unsafe extern "C" fn(*mut *mut c_void) -> i32;
+    #[rustfmt::skip]
+    type Product = unsafe extern "C" fn(
+        *mut c_void, i32, i32, i32, i32, i32, *const f32, *const c_void, i32, i32, *const c_void, i32,
+        i32, *const f32, *mut c_void, i32, i32, i32, i32,
+    ) -> i32;
+    // cuBLAS's names for them, of library_types.h and cublas_api.h.
+    const PLAIN: i32 = 0;
+    const TURNED: i32 = 1;
+    const BF16: i32 = 14;
+    const F32: i32 = 0;
+    const SUMS_F32: i32 = 68;
+    const ANY: i32 = -1;
+    let ((tokens, out), (_, inner)) = (dy.size2()?, x.size2()?);
+    let whole = [sum, dy, x].iter().all(|t| t.is_contiguous());
+    if !whole || x.size()[0] != tokens || sum.size() != [out, inner] {
+        return Err(Error::Request("a gradient's product got tensors that do not fit".into()));
+    }
+    let (tokens, out, inner) = (tokens as i32, out as i32, inner as i32);
+    let (handle, product) =
+        (symbol(c"torch_get_current_cuda_blas_handle")?, symbol(c"cublasGemmEx")?);
+    let mut blas = std::ptr::null_mut();
+    let one = 1.0_f32;
+    // cuBLAS counts columns first, so the product is that of the transposed. SAFETY: the signatures are
+    // those of torch/csrc/stable/c/shim.h of 2.11 and of cublas_api.h of CUDA 13; the shapes fit.
+    unsafe {
+        let code = std::mem::transmute::<*mut c_void, Handle>(handle)(&raw mut blas);
+        done(code, "torch_get_current_cuda_blas_handle")?;
+        #[rustfmt::skip]
+        let code = std::mem::transmute::<*mut c_void, Product>(product)(
+            blas, PLAIN, TURNED, inner, out, tokens, &one, x.data_ptr(), BF16, inner, dy.data_ptr(),
+            BF16, out, &one, sum.data_ptr(), F32, inner, SUMS_F32, ANY,
+        );
+        done(code, "cublasGemmEx")
+    }
 }
 
 impl Stream {

@@ -7,8 +7,9 @@
 use tch::{Device, Tensor};
 
 use crate::batch::Batch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::footprint;
+use crate::fused::{self, Fused};
 use crate::gradients::Gradients;
 use crate::metrics::Clock;
 use crate::model::Model;
@@ -24,14 +25,21 @@ fn chunk(model: &Model) -> i64 {
 
 /// What a chunk of `n` answer tokens looks like to a loss.
 pub struct Scores<'a> {
-    /// float32 `[n, vocab]`: log-softmax at the temperature.
-    pub all: &'a Tensor,
+    rows: &'a Found,
     /// float32 `[n]`: the log-probability of each answer token.
     pub chosen: &'a Tensor,
     /// int64 `[n]`: the answer tokens.
     pub targets: &'a Tensor,
     /// Where the chunk begins in the batch's answer tokens.
     pub start: i64,
+}
+
+/// The scores of a chunk.
+enum Found {
+    /// float32 `[n, vocab]`: log-softmax at the temperature.
+    Whole(Tensor),
+    /// bfloat16 logits `[n, vocab]`, and what our kernels found in them.
+    Rows(Tensor, fused::Rows),
 }
 
 impl Scores<'_> {
@@ -43,8 +51,21 @@ impl Scores<'_> {
     /// float32 `[n]`: the entropy of each prediction, in nats.
     pub fn entropy(&self) -> Result<Tensor> {
         let _guard = tch::no_grad_guard();
-        let terms = self.all.f_exp()?.f_mul_(self.all)?;
-        Ok(terms.f_sum_dim_intlist([-1_i64].as_slice(), false, None)?.f_neg()?)
+        match self.rows {
+            Found::Rows(_, rows) => Ok(rows.entropies.shallow_clone()),
+            Found::Whole(all) => {
+                let terms = all.f_exp()?.f_mul_(all)?;
+                Ok(terms.f_sum_dim_intlist([-1_i64].as_slice(), false, None)?.f_neg()?)
+            }
+        }
+    }
+
+    /// int64 `[n]`: the most probable tokens.
+    pub fn best(&self) -> Result<Tensor> {
+        match self.rows {
+            Found::Rows(_, rows) => Ok(rows.best.shallow_clone()),
+            Found::Whole(all) => Ok(all.f_argmax(1, false)?),
+        }
     }
 }
 
@@ -77,20 +98,43 @@ fn each_chunk(
         let count = size.min(total - start);
         let part = hidden.f_narrow(0, start, count)?;
         let logits = part.f_linear::<&Tensor>(&head, None)?;
-        // A copy of 16-bit logits, so that what follows can be done in place.
-        let mut all = logits.f_to_kind(model.sum_kind())?;
-        drop(logits);
-        if temperature != 1.0 {
-            let _ = all.f_div_scalar_(temperature)?;
-        }
-        let sums = all.f_logsumexp([-1], true)?;
-        let _ = all.f_sub_(&sums)?;
         let targets = batch.targets.f_narrow(0, start, count)?;
-        let chosen = all.f_gather(1, &targets.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?;
-        f(&part, &Scores { all: &all, chosen: &chosen, targets: &targets, start })?;
+        let rows = find(model, logits, &targets, temperature)?;
+        let chosen = match &rows {
+            Found::Rows(_, rows) => rows.chosen.shallow_clone(),
+            Found::Whole(all) => {
+                all.f_gather(1, &targets.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?
+            }
+        };
+        f(&part, &Scores { rows: &rows, chosen: &chosen, targets: &targets, start })?;
         start += count;
     }
     Ok(())
+}
+
+/// The scores that `logits` `[n, vocab]` come to at a temperature.
+fn find(model: &Model, logits: Tensor, targets: &Tensor, temperature: f64) -> Result<Found> {
+    if let Some(fused) = fused(model)? {
+        let rows = fused.score(&logits, targets, temperature)?;
+        return Ok(Found::Rows(logits, rows));
+    }
+    // A copy of 16-bit logits, so that what follows can be done in place.
+    let mut all = logits.f_to_kind(model.sum_kind())?;
+    drop(logits);
+    if temperature != 1.0 {
+        let _ = all.f_div_scalar_(temperature)?;
+    }
+    let sums = all.f_logsumexp([-1], true)?;
+    let _ = all.f_sub_(&sums)?;
+    Ok(Found::Whole(all))
+}
+
+/// Our kernels, where they serve the model's vocabulary.
+fn fused(model: &Model) -> Result<Option<Fused>> {
+    match model.config.vocab % 8 {
+        0 => fused::kernels(model.device, model.kind),
+        _ => Ok(None),
+    }
 }
 
 /// Looks at the scores of every answer token.
@@ -177,12 +221,8 @@ impl<'a> Pass<'a> {
             let found = loss(&Scores { chosen: &leaf, ..*scores })?;
             let by_chosen = Tensor::f_run_backward(&[found.value], &[leaf], false, false)?;
             let _guard = tch::no_grad_guard();
-            let mut wide = by_logits(scores, &by_chosen[0], found.by_entropy.as_ref())?;
-            if self.temperature != 1.0 {
-                let _ = wide.f_div_scalar_(self.temperature)?;
-            }
-            let by_logits = wide.f_to_kind(model.kind)?;
-            drop(wide);
+            let by_entropy = found.by_entropy.as_ref();
+            let by_logits = by_logits(model, scores, self.temperature, &by_chosen[0], by_entropy)?;
             let count = part.size()[0];
             let _ = by_logits.f_mm_out(&by_hidden.f_narrow(0, scores.start, count)?, &weight)?;
             match &grads.base {
@@ -204,19 +244,40 @@ fn dropping<T>(model: &Model, seed: u64, f: impl FnOnce() -> T) -> T {
     }
 }
 
-/// The gradient of the logits (at the temperature) `[n, vocab]`, given those of the chosen
-/// log-probabilities and of the entropies: `c (onehot - p) - e p (log p + entropy)`.
-fn by_logits(s: &Scores, by_chosen: &Tensor, by_entropy: Option<&Tensor>) -> Result<Tensor> {
+/// The gradient of the logits `[n, vocab]`, given those of the chosen log-probabilities and of the
+/// entropies: `(c (onehot - p) - e p (log p + entropy)) / temperature`.
+fn by_logits(
+    model: &Model,
+    s: &Scores,
+    temperature: f64,
+    by_chosen: &Tensor,
+    by_entropy: Option<&Tensor>,
+) -> Result<Tensor> {
+    let all = match s.rows {
+        Found::Whole(all) => all,
+        Found::Rows(logits, rows) => {
+            let missing = || Error::Request("a chunk was scored by kernels that are gone".into());
+            let by_entropy = by_entropy.map(Tensor::f_contiguous).transpose()?;
+            let by = (&by_chosen.f_contiguous()?, by_entropy.as_ref());
+            let fused = fused(model)?.ok_or_else(missing)?;
+            fused.score_back(logits, (s.targets, rows), temperature, by)?;
+            return Ok(logits.shallow_clone());
+        }
+    };
     let column = by_chosen.f_unsqueeze(1)?;
-    let mut p = s.all.f_exp()?;
+    let mut p = all.f_exp()?;
     let _ = match by_entropy {
         None => p.f_mul_(&column.f_neg()?)?,
         Some(e) => {
             let e = e.f_unsqueeze(1)?;
             let entropy = s.entropy()?.f_unsqueeze(1)?;
-            let factor = s.all.f_add(&entropy)?.f_mul_(&e)?.f_add_(&column)?;
+            let factor = all.f_add(&entropy)?.f_mul_(&e)?.f_add_(&column)?;
             p.f_mul_(&factor.f_neg()?)?
         }
     };
-    Ok(p.f_scatter_add_(1, &s.targets.f_unsqueeze(1)?, &column)?)
+    let mut wide = p.f_scatter_add_(1, &s.targets.f_unsqueeze(1)?, &column)?;
+    if temperature != 1.0 {
+        let _ = wide.f_div_scalar_(temperature)?;
+    }
+    Ok(wide.f_to_kind(model.kind)?)
 }

@@ -13,8 +13,8 @@ pub struct Rope {
 
 /// The rotation of the positions at hand, shaped to broadcast over `[B, T, heads, D]`.
 pub struct Turn {
-    cos: Tensor,
-    sin: Tensor,
+    pub(crate) cos: Tensor,
+    pub(crate) sin: Tensor,
 }
 
 impl Rope {

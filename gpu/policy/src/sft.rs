@@ -86,7 +86,7 @@ pub fn evaluate(model: &Model, sequences: &[Sequence], micro_tokens: usize) -> R
         let batch = Batch::new(&rows, model.device)?;
         tokens += batch.tokens;
         loss::inspect(model, &batch, 1.0, |s| {
-            let right = s.all.f_argmax(1, false)?.f_eq_tensor(s.targets)?;
+            let right = s.best()?.f_eq_tensor(s.targets)?;
             let part = [s.chosen.f_neg()?.f_sum(Kind::Double)?, right.f_sum(Kind::Double)?];
             let _ = sums.f_add_(&Tensor::f_stack(&part, 0)?)?;
             Ok(())

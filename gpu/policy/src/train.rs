@@ -52,7 +52,7 @@ pub(crate) fn record(model: &Model, batch: &Batch, keep: &[Keep]) -> Result<(Ten
     check(model)?;
     let _guard = tch::no_grad_guard();
     let turn = model.rope.rows(&batch.positions.f_unsqueeze(0)?)?;
-    let context = Context { model, turn: &turn, spans: &batch.spans };
+    let context = Context::new(model, &turn, &batch.spans)?;
     let mut x = model.embedded(&batch.ids)?;
     let mut saved = Vec::with_capacity(keep.len());
     for (l, &keep) in keep.iter().enumerate() {
@@ -74,7 +74,7 @@ pub(crate) fn hidden(model: &Model, batches: &[Batch]) -> Result<Vec<Tensor>> {
     for l in 0..model.config.layers as usize {
         let layer = model.layer(l)?;
         for ((stream, turn), batch) in streams.iter_mut().zip(&turns).zip(batches) {
-            let context = Context { model, turn, spans: &batch.spans };
+            let context = Context::new(model, turn, &batch.spans)?;
             let x = std::mem::replace(stream, Tensor::new());
             *stream = context.through(l, &layer, x)?;
         }
@@ -104,7 +104,7 @@ pub(crate) fn backward(
     add_rows(&dy, &batch.places, &found[0])?;
     drop(found);
     let turn = model.rope.rows(&batch.positions.f_unsqueeze(0)?)?;
-    let context = Context { model, turn: &turn, spans: &batch.spans };
+    let context = Context::new(model, &turn, &batch.spans)?;
     for (l, saved) in tape.saved.into_iter().enumerate().rev() {
         dy = context.backward(l, saved, dy, grads)?;
     }

@@ -4,6 +4,7 @@
 mod attention;
 mod elementwise;
 mod sampling;
+mod training;
 
 use half::bf16;
 use rand::{Rng, SeedableRng};
@@ -32,6 +33,7 @@ pub fn all(gpu: &dyn Machine, seed: u64) -> Result<Vec<Report>> {
     let mut reports = elementwise::check(gpu, &mut rng)?;
     reports.extend(attention::check(gpu, &mut rng)?);
     reports.extend(sampling::check(gpu, &mut rng)?);
+    reports.extend(training::check(gpu, &mut rng)?);
     Ok(reports)
 }
 

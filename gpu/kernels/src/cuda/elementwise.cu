@@ -20,7 +20,8 @@ rms_norm(bf16* x, const bf16* delta, const bf16* weight, bf16* out, int width, f
     }
     float scale = rsqrtf(block_sum(squares, scratch) / width + eps);
     for (int i = threadIdx.x * 8; i < width; i += blockDim.x * 8) {
-        unpack(*(const uint4*)(x + i), v);
+        // Where each thread has 8 elements, it still has them.
+        if (width > blockDim.x * 8) unpack(*(const uint4*)(x + i), v);
         unpack(*(const uint4*)(weight + i), d);
         for (int e = 0; e < 8; e++) v[e] = v[e] * scale * d[e];
         *(uint4*)(out + i) = pack8(v);

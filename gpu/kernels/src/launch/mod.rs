@@ -3,6 +3,7 @@
 
 mod attention;
 mod draw;
+mod training;
 
 use std::ffi::c_void;
 
@@ -28,6 +29,9 @@ macro_rules! launch {
 pub use attention::{Attention, Heads, Rope, attend, copy_block, rope_and_cache, scratch};
 pub use draw::{Draw, Drawn, Sampling, sample};
 pub(crate) use launch;
+pub use training::{
+    AdamW, Angles, Scored, State, adamw, rotate, rotate_back, score, score_back, swiglu_back,
+};
 
 fn eighths(what: &str, width: usize) -> Result<()> {
     match width % 8 {

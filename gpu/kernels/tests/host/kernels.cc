@@ -7,6 +7,7 @@
 #include "attention.cu"
 #include "gemv.cu"
 #include "sample.cu"
+#include "training.cu"
 
 template <class... A, size_t... I>
 static void call(void (*kernel)(A...), void** p, std::index_sequence<I...>) {
@@ -34,5 +35,11 @@ extern "C" int launch(const char* name, const unsigned* grid, const unsigned* th
     OFFER(gemv_swiglu);
     OFFER(sample_bf16);
     OFFER(sample_f32);
+    OFFER(swiglu_back);
+    OFFER(rotate);
+    OFFER(rotate_back);
+    OFFER(score);
+    OFFER(score_back);
+    OFFER(adamw);
     return found ? 0 : 1;
 }

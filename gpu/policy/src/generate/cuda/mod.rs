@@ -9,7 +9,6 @@ mod buffers;
 mod prefill;
 mod step;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -18,6 +17,7 @@ use kernels::{Gpu, gpu::Graph, gpu::Mark};
 use tch::{Device, Kind};
 
 use crate::error::{Error, Result};
+use crate::fused;
 use crate::generate::Plan;
 use crate::generate::backend::{Backend, Capacity, Row, Sequence};
 use crate::libtorch::Stream;
@@ -36,11 +36,6 @@ fn bucket(rows: usize) -> usize {
     let largest = BUCKETS[BUCKETS.len() - 1];
     let fits = BUCKETS.into_iter().find(|&b| b >= rows);
     fits.unwrap_or_else(|| rows.next_multiple_of(largest))
-}
-
-thread_local! {
-    /// Compiling takes seconds, so a process does it once per device.
-    static DEVICES: RefCell<BTreeMap<usize, Rc<Gpu>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// Computes ahead of the host, by one step.
@@ -81,7 +76,7 @@ impl<'a> CudaBackend<'a> {
             return Err(Error::Request("the CUDA backend needs a model on a CUDA device".into()));
         };
         let stream = Stream::enter(ordinal)?;
-        let gpu = device(ordinal, &stream)?;
+        let gpu = fused::device(ordinal)?;
         let c = &model.config;
         let heads = Heads {
             heads: c.heads as usize,
@@ -120,19 +115,6 @@ impl<'a> CudaBackend<'a> {
     pub fn cache_bytes(&self) -> usize {
         self.buffers.cache.bytes()
     }
-}
-
-/// The device with its kernels, on this thread's stream of it.
-fn device(ordinal: usize, stream: &Stream) -> Result<Rc<Gpu>> {
-    DEVICES.with_borrow_mut(|devices| {
-        if let Some(gpu) = devices.get(&ordinal) {
-            return Ok(gpu.clone());
-        }
-        // SAFETY: streams of libtorch's pool live as long as the process.
-        let gpu = Rc::new(unsafe { Gpu::on_stream(ordinal, stream.raw()) }?);
-        devices.insert(ordinal, gpu.clone());
-        Ok(gpu)
-    })
 }
 
 impl Backend for CudaBackend<'_> {

@@ -282,8 +282,7 @@ fn a_rank_that_is_killed_in_mid_step_loses_nothing() {
 #[ignore = "needs two GPUs"]
 fn on_gpus_a_rank_that_is_killed_in_mid_step_loses_nothing() {
     // What the kernels of a GPU serve.
-    let shape =
-        ModelConfig { hidden: 256, ffn: 512, head_dim: 64, context: 128, ..common::tiny() };
+    let shape = ModelConfig { hidden: 256, ffn: 512, head_dim: 64, context: 128, ..common::tiny() };
     killed("cuda:0,cuda:1", &shape, |redone, calm| {
         let read = |dir: &Path| tensors(&dir.join("model.safetensors"));
         for ((name, a), (_, b)) in read(calm).iter().zip(&read(redone)) {

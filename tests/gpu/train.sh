@@ -42,9 +42,9 @@ ranks() {
     done
   done | tee "$OUT/ranks-speed.jsonl"
   "$PY" "$HERE/benches/engine/ranks.py" speed "$OUT/ranks-speed.jsonl" || bad=1
-  [ -x "$BIN/ranks" ] || return 0
+  [ -x "$BIN/ranks_lost" ] || return 0
   CARGO_MANIFEST_DIR=$HERE/gpu/policy KERNELZERO_ENGINE=$BIN/kernelzero-engine \
-    "$BIN/ranks" --ignored --nocapture 2>&1 | tee "$OUT/ranks-killed.txt"
+    "$BIN/ranks_lost" --ignored --nocapture 2>&1 | tee "$OUT/ranks-killed.txt"
   grep -q 'test result: ok' "$OUT/ranks-killed.txt" || bad=1
 }
 

@@ -1,5 +1,7 @@
 //! What the tests share: the Python that makes fixtures, and a tiny random model.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
+
+pub mod engine;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -18,6 +18,9 @@ pub struct HostConfig {
     pub engine: Option<PathBuf>,
     /// Where the models live: `cpu` or `cuda:N`.
     pub device: String,
+    /// Devices that the models train on together, one process of the engine each; the first also
+    /// samples. None are `device` alone.
+    pub ranks: Vec<String>,
     /// Judge jobs at the same time; 0 is one per core.
     pub judges: usize,
     /// Build CUDA candidates with torch's own headers only, which takes a minute each.
@@ -38,6 +41,7 @@ impl Default for HostConfig {
             python: None,
             engine: None,
             device: "cpu".to_owned(),
+            ranks: Vec::new(),
             judges: 0,
             full_headers: false,
             timing_turns: 0,
@@ -56,6 +60,11 @@ impl HostConfig {
             .map_err(|e| Usage(format!("cannot read the host file {}: {e}", path.display())))?;
         let host = toml::from_str(&text);
         Ok(host.map_err(|e| Usage(format!("host file {}: {e}", path.display())))?)
+    }
+
+    /// Where the engine's first process computes.
+    pub fn engine_device(&self) -> &str {
+        self.ranks.first().unwrap_or(&self.device)
     }
 
     /// The Python that runs the judge's workers.

@@ -34,6 +34,10 @@ fn arrows_point_to_events_only() {
         "gpu/kernels/Cargo.toml",
         &["events", "store", "actors", "keck", "policy", "teacher", "tch"],
     );
+    never(
+        "gpu/collective/Cargo.toml",
+        &["events", "store", "actors", "keck", "policy", "kernels", "tch"],
+    );
     never("gpu/teacher/Cargo.toml", &["store", "actors", "keck", "policy", "tch", "sled"]);
     never("Cargo.toml", &["policy", "tch", "sled", "cudarc"]);
 }

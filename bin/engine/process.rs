@@ -50,6 +50,8 @@ struct Running {
 pub struct EngineProcess {
     program: PathBuf,
     libraries: PathBuf,
+    /// Of an engine with several ranks.
+    ranks: Vec<String>,
     log: PathBuf,
     running: Option<Running>,
     killer: Killer,
@@ -66,6 +68,7 @@ impl EngineProcess {
         Ok(Self {
             program: host.engine()?,
             libraries: host.torch_libraries()?,
+            ranks: host.ranks.clone(),
             log,
             running: None,
             killer: Killer::default(),
@@ -93,6 +96,9 @@ impl EngineProcess {
             .stdout(Stdio::piped())
             .stderr(log)
             .process_group(0);
+        if !self.ranks.is_empty() {
+            command.args(["--ranks", &self.ranks.join(",")]);
+        }
         let what = format!("cannot start the engine {}", self.program.display());
         let mut child = command.spawn().map_err(world(&what))?;
         self.killer.set(Some(child.id()));
@@ -113,17 +119,27 @@ impl EngineProcess {
             Ok(mut reply) => match reply.get("error").filter(|e| !e.is_null()) {
                 Some(error) => {
                     let message = error["message"].as_str().unwrap_or("no reason given");
-                    Err(WorldFailed(format!("engine: {message}")))
+                    let failed = WorldFailed(format!("engine: {message}"));
+                    // It is about to end, and its models are lost: the next request starts it anew.
+                    if error["kind"] == "rank_lost" {
+                        self.end();
+                    }
+                    Err(failed)
                 }
                 None => Ok(reply.take()),
             },
             Err(error) => {
-                self.killer.kill();
-                let status = self.running.take().map(|mut r| r.child.wait());
+                let status = self.end();
                 let log = self.log.display();
                 Err(WorldFailed(format!("the engine ended ({error}; {status:?}): see {log}")))
             }
         }
+    }
+
+    /// Ends the child and everything that it holds; how it ended, if there was one.
+    fn end(&mut self) -> Option<std::io::Result<std::process::ExitStatus>> {
+        self.killer.kill();
+        self.running.take().map(|mut running| running.child.wait())
     }
 }
 
@@ -141,9 +157,6 @@ fn exchange(running: &mut Running, request: &Value) -> std::io::Result<Value> {
 
 impl Drop for EngineProcess {
     fn drop(&mut self) {
-        self.killer.kill();
-        if let Some(mut running) = self.running.take() {
-            let _ = running.child.wait();
-        }
+        self.end();
     }
 }

@@ -71,6 +71,19 @@ fn cost(rows: &[&Sequence], group: &[usize]) -> usize {
     }
 }
 
+/// Groups whose prompt is laid out once, and the others.
+fn divided(rows: &[&Sequence]) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
+    let shared = |g: &Vec<usize>| g.len() > 1 && g.iter().any(|&i| rows[i].branch() > 0);
+    groups(rows).into_iter().partition(shared)
+}
+
+/// Positions that [`Batch::new`] makes of `rows`.
+pub(crate) fn positions(rows: &[&Sequence]) -> usize {
+    let (shared, alone) = divided(rows);
+    let alone: usize = alone.iter().flatten().map(|&i| rows[i].inputs()).sum();
+    shared.iter().map(|group| cost(rows, group)).sum::<usize>() + alone
+}
+
 /// Divides sequences (by index) into packs of at most `budget` positions, unless a single sequence
 /// is longer. Answers to one prompt stay together if they fit; the largest go first, each into the
 /// first pack that has room.
@@ -126,9 +139,7 @@ impl Row {
 impl Batch {
     /// Packs `rows` on `device`; each has at least one prompt token and one answer token.
     pub fn new(rows: &[&Sequence], device: Device) -> Result<Self> {
-        let (shared, alone): (Vec<_>, Vec<_>) = groups(rows)
-            .into_iter()
-            .partition(|g| g.len() > 1 && g.iter().any(|&i| rows[i].branch() > 0));
+        let (shared, alone) = divided(rows);
         let mut row = Row::default();
         // Where each sequence's prompt ends, and where the rest of its inputs begins.
         let mut ends = vec![(0, 0); rows.len()];
@@ -214,6 +225,7 @@ mod tests {
             for pack in &packs {
                 let rows: Vec<&Sequence> = pack.iter().map(|&i| rows[i]).collect();
                 let filled = Batch::new(&rows, Device::Cpu).unwrap().spans.tokens() as usize;
+                assert_eq!(filled, positions(&rows));
                 assert!(filled <= budget || pack.len() == 1, "{filled} of {budget}");
             }
         }

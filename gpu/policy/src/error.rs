@@ -160,6 +160,18 @@ pub enum Error {
         /// The step that was about to be taken.
         step: u64,
     },
+    /// Another rank could not do its part; all ranks know and are as before.
+    #[error("rank {rank}: {problem}")]
+    Rank {
+        /// Which.
+        rank: usize,
+        /// Its own error.
+        problem: String,
+    },
+    /// The ranks no longer work together: what was under way is lost, and with it every model in
+    /// memory; what was saved is not.
+    #[error("{0}")]
+    Ranks(#[from] collective::Error),
     /// A defect of the engine; the slot that was at work may be gone.
     #[error("the engine panicked: {0}")]
     Panic(String),
@@ -195,10 +207,19 @@ impl Error {
             Error::Request(_) => "request",
             Error::Slot { .. } => "slot",
             Error::NotFinite { .. } => "not_finite",
+            Error::Rank { .. } => "rank",
+            Error::Ranks(collective::Error::Start(_)) => "ranks",
+            Error::Ranks(collective::Error::NoNccl(_)) => "no_nccl",
+            Error::Ranks(_) => "rank_lost",
             Error::Panic(_) => "panic",
             Error::Kernels(_) => "kernels",
             Error::Torch(_) => "torch",
         }
+    }
+
+    /// The ranks are out of step or gone: this process can only end.
+    pub fn ends_ranks(&self) -> bool {
+        matches!(self, Error::Ranks(_))
     }
 
     /// Wraps a system error with the file it concerns; for `map_err`.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use crate::batch::{self, Batch, Sequence};
+use crate::batch::{Batch, Sequence};
 use crate::error::{Error, Result};
 use crate::gradients::Gradients;
 use crate::loss::{self, Pass};
@@ -12,6 +12,8 @@ use crate::model::Model;
 pub use crate::objective::{Aggregate, Objective, Penalty, Ratio, k3};
 use crate::objective::{Constants, Sums, Totals};
 use crate::optim::{AdamW, Update};
+use crate::ranks::Ranks;
+use crate::share::{self, Share};
 
 /// Packs that a reference in the host's memory scores at once: its layers travel that many times
 /// less often, and the residual streams of so many packs fit beside the model.
@@ -106,17 +108,33 @@ pub fn step(
     samples: &[Graded],
     o: &Options,
 ) -> Result<Report> {
+    let mut ranks = Ranks::alone(model.device);
+    step_among(model, optim, reference, samples, o, &mut ranks)
+}
+
+/// The same among `ranks`, each of which calls it with the same samples and does its share of the packs.
+/// Figures are those of all.
+///
+/// # Errors
+/// As [`step`], on all ranks if on one; or a rank is lost: then this one's model is none.
+pub fn step_among(
+    model: &mut Model,
+    optim: &mut AdamW,
+    reference: Option<&Model>,
+    samples: &[Graded],
+    o: &Options,
+    ranks: &mut Ranks,
+) -> Result<Report> {
     let mut clock = Clock::new(model.device);
     check(model, reference, samples, o)?;
     optim.discard();
-    match accumulate(model, optim, reference, samples, o, &mut clock) {
+    match sums_of_all(model, optim, reference, samples, o, ranks, &mut clock) {
         Err(e) => {
             optim.discard();
             Err(e)
         }
         Ok((sums, work)) => {
-            let grad_norm = optim.apply(model.trained(), &o.update)?;
-            clock.lap("optimizer");
+            let grad_norm = optim.apply_among(model.trained(), &o.update, ranks, &mut clock)?;
             let tokens = work.answers as usize;
             Ok(Report {
                 loss: sums[0],
@@ -129,7 +147,7 @@ pub fn step(
                 samples: samples.len(),
                 lr: o.update.lr,
                 step: optim.step,
-                metrics: Metrics::new(clock, model, &work),
+                metrics: Metrics::new(clock, model, &work).among(ranks.world()),
             })
         }
     }
@@ -172,13 +190,39 @@ fn check(model: &Model, reference: Option<&Model>, all: &[Graded], o: &Options) 
     Ok(())
 }
 
-/// Sums gradient and figures over all packs.
+/// This rank's gradient, and figures and work of all.
+fn sums_of_all(
+    model: &Model,
+    optim: &mut AdamW,
+    reference: Option<&Model>,
+    samples: &[Graded],
+    o: &Options,
+    ranks: &mut Ranks,
+    clock: &mut Clock,
+) -> Result<([f64; 5], Work)> {
+    let own = accumulate(model, optim, reference, samples, o, ranks, clock).map(|(sums, work)| {
+        let work = [work.positions, work.pairs, work.answers].map(|n| n as f64);
+        [&sums[..], &work].concat()
+    });
+    let all = ranks.gather(own)?;
+    ranks.lap(clock, "wait");
+    let sum = |i: usize| all.iter().map(|numbers| numbers[i]).sum::<f64>();
+    let sums = [0, 1, 2, 3, 4].map(sum);
+    if !sums[0].is_finite() {
+        return Err(Error::NotFinite { what: "loss", value: sums[0], step: optim.step });
+    }
+    let [positions, pairs, answers] = [5, 6, 7].map(|i| sum(i) as u64);
+    Ok((sums, Work { positions, pairs, answers }))
+}
+
+/// Sums gradient and figures over this rank's packs.
 fn accumulate(
     model: &Model,
     optim: &mut AdamW,
     reference: Option<&Model>,
     samples: &[Graded],
     o: &Options,
+    ranks: &Ranks,
     clock: &mut Clock,
 ) -> Result<([f64; 5], Work)> {
     let sequences: Vec<Sequence> = samples.iter().map(Graded::sequence).collect();
@@ -191,20 +235,21 @@ fn accumulate(
     let mut work = Work::default();
     let streamed = reference.is_some_and(|r| r.params.flat.device() != r.device);
     let at_once = if streamed { STREAMED } else { 1 };
-    for some in batch::plan(&rows, o.micro_tokens).chunks(at_once) {
-        let pack = |group: &Vec<usize>| {
-            let rows: Vec<&Sequence> = group.iter().map(|&i| rows[i]).collect();
+    let packs = share::packs(&rows, o.micro_tokens, ranks.rank(), ranks.world());
+    for some in packs.chunks(at_once) {
+        let pack = |share: &Share| {
+            let rows: Vec<&Sequence> = share.rows.iter().map(|&i| rows[i]).collect();
             Batch::new(&rows, model.device)
         };
         let batches: Vec<Batch> = some.iter().map(pack).collect::<Result<_>>()?;
         clock.lap("pack");
         let mut scored = reference_scores(model, reference, &batches, o)?.into_iter();
         clock.lap("reference");
-        for (group, batch) in some.iter().zip(&batches) {
-            let graded: Vec<&Graded> = group.iter().map(|&i| &samples[i]).collect();
+        for (share, batch) in some.iter().zip(&batches) {
+            let graded: Vec<&Graded> = share.rows.iter().map(|&i| &samples[i]).collect();
             let mut c = Constants::new(&graded, batch, scored.next(), &totals, &o.objective)?;
             // Each pack of each update has a dropout of its own.
-            let seed = optim.step << 32 | work.positions;
+            let seed = optim.step << 32 | share.before;
             work.add(batch);
             let pass = Pass::new(model, batch, o.temperature, o.memory, seed)?;
             clock.lap("forward");
@@ -222,10 +267,6 @@ fn accumulate(
     }
     let mut out = [0_f32; 5];
     sums.f_to_device(tch::Device::Cpu)?.f_copy_data(&mut out, 5)?;
-    if !out[0].is_finite() {
-        let (what, value) = ("loss", f64::from(out[0]));
-        return Err(Error::NotFinite { what, value, step: optim.step });
-    }
     Ok((out.map(f64::from), work))
 }
 

@@ -9,6 +9,9 @@
 //! forward and back, `loss` through the vocabulary, `optim` and `master` update; `lora` trains an
 //! adapter instead; `sft` and `grpo` say what is minimised.
 //!
+//! Several ranks: `ranks` is what they do together, `shard` what each has of the masters, `share` of the
+//! packs.
+//!
 //! `checkpoint` saves and resumes; `serve` speaks JSON lines; `bpe` makes a tokenizer.
 
 pub mod attention;
@@ -47,13 +50,17 @@ pub mod params;
 pub mod planner;
 pub mod policy;
 pub mod protocol;
+pub mod ranks;
 pub mod reply;
 pub mod rope;
 pub mod sampling;
 pub mod serve;
 pub mod sft;
 pub mod shapes;
+pub mod shard;
+mod share;
 mod slot;
+mod together;
 pub mod tokenizer;
 pub mod train;
 mod weights;

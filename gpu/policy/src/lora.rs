@@ -228,6 +228,14 @@ impl Model {
         self.adapter.as_ref().map_or(&self.params, |a| &a.params)
     }
 
+    /// The same, to be divided among ranks.
+    pub(crate) fn trained_mut(&mut self) -> &mut Params {
+        match &mut self.adapter {
+            Some(adapter) => &mut adapter.params,
+            None => &mut self.params,
+        }
+    }
+
     /// Adds the adapter's product to the model's matrices, as generation wants it. What they were
     /// is kept (as much memory again), so that [`Model::unmerge`] is exact.
     ///

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tch::Kind;
+use tch::{Kind, Tensor};
 
 use crate::config::read_object;
 use crate::error::{Error, Result};
@@ -16,11 +16,17 @@ use crate::model::Model;
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
 
-/// Writes the adapter of a model into the folder `dir`, made if absent.
+/// Writes the adapter of a model into the folder `dir`, made if absent; `read(first, count)` gives its
+/// master's numbers.
 ///
 /// # Errors
 /// The system's, with the file.
-pub fn save(adapter: &Adapter, dir: &Path, kind: Kind) -> Result<()> {
+pub fn save(
+    adapter: &Adapter,
+    dir: &Path,
+    kind: Kind,
+    read: impl Fn(i64, i64) -> Result<Tensor> + Copy,
+) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(Error::io(dir))?;
     let lora = &adapter.lora;
     let config = json!({
@@ -29,7 +35,7 @@ pub fn save(adapter: &Adapter, dir: &Path, kind: Kind) -> Result<()> {
         "fan_in_fan_out": false, "inference_mode": true,
     });
     let params = &adapter.params;
-    let tensors = params.export("", kind, |at, n| params.read_master(at, n));
+    let tensors = params.export("", kind, read);
     files::write(&dir.join(WEIGHTS), &tensors, "format", "pt")?;
     files::write_bytes(&dir.join(CONFIG), config.to_string().as_bytes())
 }

@@ -19,7 +19,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Answer JSON lines from stdin on stdout until stdin closes.
-    Serve,
+    Serve(commands::ranks::RankArgs),
     /// Train on prompts and completions.
     Sft(Box<commands::sft::Args>),
     /// Learn a tokenizer from the texts of a training file.
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     settle_environment();
     keep_memory();
     let result = match Cli::parse().command {
-        Command::Serve => serve(),
+        Command::Serve(ranks) => serve(&ranks),
         Command::Sft(args) => commands::sft::run(&args),
         Command::TrainBpe(args) => commands::train_bpe::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
@@ -77,11 +77,15 @@ fn check(models: &[std::path::PathBuf]) -> policy::Result<()> {
 
 /// OpenMP's threads spin while they wait for each other. Where cores are shared with a judge or
 /// a compiler, that makes every small operation wait for a time slice (measured: five times
-/// slower). CUDA's pool of memory falls to pieces unless its segments may grow. Both are read
+/// slower). CUDA's pool of memory falls to pieces unless its segments may grow. NVLink's multicast
+/// is not to be had in every container, and NCCL fails there instead of doing without. All are read
 /// before `main`, so this starts the program anew, once.
 fn settle_environment() {
-    const SETTINGS: [(&str, &str); 2] =
-        [("OMP_WAIT_POLICY", "passive"), ("PYTORCH_ALLOC_CONF", "expandable_segments:True")];
+    const SETTINGS: [(&str, &str); 3] = [
+        ("OMP_WAIT_POLICY", "passive"),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments:True"),
+        ("NCCL_NVLS_ENABLE", "0"),
+    ];
     let missing = || SETTINGS.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
     if missing().next().is_some()
         && let Ok(program) = std::env::current_exe()
@@ -104,11 +108,16 @@ fn keep_memory() {
     }
 }
 
-fn serve() -> policy::Result<()> {
+fn serve(args: &commands::ranks::RankArgs) -> policy::Result<()> {
     // The kernel ends us with our parent; the end of stdin says the same a little later.
     // SAFETY: this call takes a signal number and touches no memory of ours.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let ranks = args.start("cpu")?;
+    let follows = ranks.rank() > 0;
+    let mut server = policy::serve::Server::among(ranks, args.ranks.first().cloned());
+    if follows {
+        return server.follow();
+    }
     let (input, output) = (BufReader::new(std::io::stdin()), std::io::stdout().lock());
-    let served = policy::serve::Server::default().run(input, std::io::BufWriter::new(output));
-    served.map_err(|source| policy::Error::Io { path: "stdin or stdout".into(), source })
+    server.run(input, std::io::BufWriter::new(output))
 }

@@ -119,6 +119,15 @@ impl Metrics {
     }
 }
 
+impl Metrics {
+    /// The same where `world` devices did the work.
+    pub fn among(mut self, world: usize) -> Self {
+        let share = |mfu: Option<f64>| mfu.map(|mfu| mfu / world as f64);
+        (self.mfu, self.mfu_six_n) = (share(self.mfu), share(self.mfu_six_n));
+        self
+    }
+}
+
 /// A bf16 H100 or H200 without sparsity, in operations per second: what MFU is a share of.
 pub const PEAK_FLOPS: f64 = 989e12;
 

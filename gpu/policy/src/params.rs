@@ -16,6 +16,7 @@ use crate::files::Stored;
 use crate::fill::Fill;
 pub use crate::layout::{Part, Spec, layout};
 use crate::master;
+use crate::shard::{SLACK, Shard};
 use crate::weights::Weights;
 
 /// The weights: what the model computes with, and what more is needed to train them.
@@ -26,9 +27,12 @@ pub struct Params {
     pub views: Vec<Tensor>,
     /// `[total]` in the compute type.
     pub flat: Tensor,
-    /// int16 `[total]`: the low halves of the float32 masters of a trainable bfloat16 model, see
-    /// [`master`].
+    /// int16, of this rank's part: the low halves of the float32 masters of a trainable bfloat16
+    /// model, see [`master`].
     pub low: Option<Tensor>,
+    /// Which part of the masters (and of what the optimizer keeps) this rank has: all of them unless
+    /// several ranks train together.
+    pub shard: Shard,
     /// A float32 master exists: in `flat` itself, or split over `flat` and `low`.
     pub trainable: bool,
     /// Elements at the front of the buffers that weight decay applies to.
@@ -48,13 +52,14 @@ impl Params {
         }
         let total = specs.iter().map(Spec::end).max().unwrap_or(0);
         let decayed = specs.iter().filter(|s| s.decay).map(Spec::end).max().unwrap_or(0);
-        let flat = Tensor::f_zeros([total], (kind, device))?;
+        let flat = Tensor::f_zeros([total + SLACK], (kind, device))?.f_narrow(0, 0, total)?;
         let low = match trainable && kind == Kind::BFloat16 {
             true => Some(Tensor::f_zeros([total], (Kind::Int16, device))?),
             false => None,
         };
         let views = cut(&specs, &flat)?;
-        Ok(Params { specs, views, flat, low, trainable, decayed })
+        let shard = Shard::whole(total);
+        Ok(Params { specs, views, flat, low, shard, trainable, decayed })
     }
 
     /// Reads the weights of the folder or GGUF file `dir`.
@@ -116,18 +121,36 @@ impl Params {
         Ok(Params { flat, views, low: None, trainable: false, ..self })
     }
 
+    /// Keeps of the masters what rank `rank` of `world` has; the weights stay whole.
+    ///
+    /// # Errors
+    /// More ranks than can be.
+    pub fn divide(&mut self, rank: usize, world: usize) -> Result<()> {
+        let shard = Shard::of(self.flat.size()[0], rank, world)?;
+        if let (Some(low), true) = (&self.low, world > 1) {
+            self.low = Some(low.f_narrow(0, shard.start(), shard.len())?.f_detach_copy()?);
+        }
+        self.shard = shard;
+        Ok(())
+    }
+
+    /// The weights with the elements behind them: equal pieces for all ranks.
+    pub(crate) fn padded(&self) -> Result<Tensor> {
+        Ok(self.flat.f_as_strided([self.shard.padded()], [1], None)?)
+    }
+
     /// Bytes of memory.
     pub fn bytes(&self) -> u64 {
         let flat = self.flat.numel() * self.flat.kind().elt_size_in_bytes();
         (flat + self.low.as_ref().map_or(0, |low| 2 * low.numel())) as u64
     }
 
-    /// The master's numbers `at .. at + n`: float32 (float64 of a float64 model), or the weights
-    /// themselves if there is no master.
+    /// The master's numbers `at .. at + n`, which this rank must have: float32 (float64 of a float64
+    /// model), or the weights themselves if there is no master.
     pub fn read_master(&self, at: i64, n: i64) -> Result<Tensor> {
         let high = self.flat.f_narrow(0, at, n)?;
         match &self.low {
-            Some(low) => master::join(&high, &low.f_narrow(0, at, n)?),
+            Some(low) => master::join(&high, &low.f_narrow(0, at - self.shard.start(), n)?),
             None => Ok(high),
         }
     }
@@ -141,7 +164,21 @@ impl Params {
         match &self.low {
             Some(low) => {
                 let whole = values.f_to_device(self.flat.device())?.f_to_kind(Kind::Float)?;
-                master::split(&whole, &high, &low.f_narrow(0, at, n)?)
+                let place = |from, n| low.f_narrow(0, from - self.shard.start(), n);
+                match self.shard.cut(at, n) {
+                    Some((from, some)) if (from, some) == (at, n) => {
+                        master::split(&whole, &high, &place(at, n)?)
+                    }
+                    cut => {
+                        // The weights are the same on all ranks, whoever has the masters.
+                        let all = Tensor::f_empty([n], (Kind::Int16, low.device()))?;
+                        master::split(&whole, &high, &all)?;
+                        if let Some((from, some)) = cut {
+                            place(from, some)?.f_copy_(&all.f_narrow(0, from - at, some)?)?;
+                        }
+                        Ok(())
+                    }
+                }
             }
             None => Ok(high.f_copy_(&values)?),
         }

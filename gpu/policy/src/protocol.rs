@@ -44,6 +44,18 @@ pub enum Request {
     Cancel,
 }
 
+impl Request {
+    /// All ranks do it together; the rest is done by rank 0 alone.
+    pub(crate) fn of_all(&self) -> bool {
+        match self {
+            Request::Load(_) | Request::Unload { .. } | Request::Grpo(_) | Request::Save { .. } => {
+                true
+            }
+            Request::Generate(_) | Request::Info | Request::Ping | Request::Cancel => false,
+        }
+    }
+}
+
 /// Arguments of `load`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,7 +67,8 @@ pub struct Load {
     /// A checkpoint's optimizer file; needs `trainable`.
     #[serde(default)]
     pub optimizer: Option<PathBuf>,
-    /// `cpu`, `cuda`, `cuda:N`.
+    /// `cpu`, `cuda`, `cuda:N`. Of an engine with several ranks it must be the first one's; the others
+    /// have their own.
     #[serde(default = "cpu")]
     pub device: String,
     /// Keep what training needs.

@@ -7,72 +7,92 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use serde_json::Value;
-use tch::{Cuda, Kind};
+use tch::{Cuda, Device};
 
-use crate::checkpoint;
 use crate::error::{Error, Result};
-use crate::footprint;
 use crate::generate::{self, Limits, Listener, Prompt, Sample, Stops};
-use crate::grpo;
 use crate::link::Link;
-use crate::optim::Update;
-use crate::policy::{self, Policy};
-use crate::protocol::{Ask, Generate, Grpo, Request};
-use crate::reply::{Answer, Answers, Body, Outcome, Reply, Streamed, finish_word};
+use crate::policy::Policy;
+use crate::protocol::{Ask, Generate, Request};
+use crate::ranks::Ranks;
+use crate::reply::{Answer, Answers, Body, Failure, Outcome, Reply, Streamed, finish_word};
 use crate::sampling::Sampling;
 use crate::slot::Slot;
+use crate::together::empty;
 
-/// All models in memory, by slot.
-#[derive(Default)]
+/// All models in memory, by slot; of each other rank, too, under the same names.
 pub struct Server {
-    slots: BTreeMap<String, Slot>,
+    pub(crate) slots: BTreeMap<String, Slot>,
+    pub(crate) ranks: Ranks,
+    /// The device that `load` must name, if it was said beforehand.
+    pub(crate) device: Option<String>,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self::among(Ranks::alone(Device::Cpu), None)
+    }
 }
 
 impl Server {
+    /// One of several ranks, the first of which computes on `device`.
+    pub fn among(ranks: Ranks, device: Option<String>) -> Self {
+        Server { slots: BTreeMap::new(), ranks, device }
+    }
+
     /// Serves until `input` ends, which is when the parent has gone.
     ///
     /// # Errors
-    /// Only those of the two streams; a failed request is answered.
-    pub fn run(
-        &mut self,
-        input: impl BufRead + Send + 'static,
-        output: impl Write,
-    ) -> std::io::Result<()> {
+    /// Those of the two streams. A failed request is answered; after one that ended the ranks there is
+    /// nothing left to serve with.
+    pub fn run(&mut self, input: impl BufRead + Send + 'static, output: impl Write) -> Result<()> {
+        let io = |source| Error::Io { path: "stdin or stdout".into(), source };
         let mut link = Link::new(input, output);
-        while let Some(line) = link.next()? {
+        while let Some(line) = link.next().map_err(io)? {
             if line.trim().is_empty() {
                 continue;
             }
-            let reply = self.answer(&line, &mut link);
-            link.send(&reply)?;
+            let (reply, end) = self.answer(&line, &mut link);
+            link.send(&reply).map_err(io)?;
+            if let Some(end) = end {
+                return Err(end);
+            }
         }
         Ok(())
     }
 
-    fn answer(&mut self, line: &str, link: &mut Link<impl Write>) -> Reply {
-        let malformed = |e: serde_json::Error| Error::Request(format!("request: {e}"));
+    fn answer(&mut self, line: &str, link: &mut Link<impl Write>) -> (Reply, Option<Error>) {
         link.id = None;
-        let result = serde_json::from_str(line).map_err(malformed).and_then(|mut value: Value| {
-            link.id = value.as_object_mut().and_then(|o| o.remove("id"));
-            let request = serde_json::from_value(value).map_err(malformed)?;
+        let result = parse(line).and_then(|(id, request)| {
+            link.id = id;
+            let all = request.of_all();
             // A slot is out of the map while it trains, so a panic loses it and no other.
-            let handled = catch_unwind(AssertUnwindSafe(|| self.handle(request, link)));
-            handled.unwrap_or_else(|payload| Err(panicked(&*payload)))
+            let handled = catch_unwind(AssertUnwindSafe(|| self.handle(request, line, link)));
+            handled.unwrap_or_else(|payload| {
+                let panicked = Err(panicked(&*payload));
+                if all { self.ranks.or_end(panicked) } else { panicked }
+            })
         });
-        Reply { id: link.id.take(), outcome: Outcome::from(result) }
+        let id = link.id.take();
+        match result {
+            Err(e) if e.ends_ranks() => {
+                let error = Failure { kind: e.kind(), message: e.to_string() };
+                (Reply { id, outcome: Outcome::Error { error } }, Some(e))
+            }
+            result => (Reply { id, outcome: Outcome::from(result) }, None),
+        }
     }
 
-    fn handle(&mut self, request: Request, link: &mut Link<impl Write>) -> Result<Body> {
+    fn handle(
+        &mut self,
+        request: Request,
+        line: &str,
+        link: &mut Link<impl Write>,
+    ) -> Result<Body> {
         match request {
-            Request::Load(load) => {
-                let loaded = Slot::load(&load)?;
-                let info = loaded.describe(&load.slot)?;
-                self.slots.insert(load.slot, loaded);
-                Ok(Body::Loaded(info))
-            }
-            Request::Unload { slot } => {
-                let gone = self.slots.remove(&slot);
-                gone.map(|_| Body::Done {}).ok_or(empty(&slot))
+            request if request.of_all() => {
+                self.ranks.tell(line)?;
+                self.together(request)
             }
             Request::Generate(g) => {
                 let slot = self.slots.get_mut(&g.slot).ok_or_else(|| empty(&g.slot))?;
@@ -81,23 +101,9 @@ impl Server {
                 }
                 answers(&slot.policy, g, link)
             }
-            Request::Grpo(g) => self.train(g),
-            Request::Save { slot, dir, dtype, optimizer } => {
-                let found = self.slots.get(&slot).ok_or_else(|| empty(&slot))?;
-                let kind = policy::kind(&dtype)?;
-                if kind == Kind::Half {
-                    return Err(Error::Request("save as f32 or bf16".into()));
-                }
-                if optimizer && found.optim.is_none() {
-                    return Err(frozen(&slot));
-                }
-                let optim = found.optim.as_ref().filter(|_| optimizer);
-                checkpoint::save(&found.policy, optim, &dir, kind)?;
-                Ok(Body::Done {})
-            }
             Request::Info => self.info(),
             // What was under way when it came has ended by now.
-            Request::Ping | Request::Cancel => Ok(Body::Done {}),
+            _ => Ok(Body::Done {}),
         }
     }
 
@@ -107,57 +113,20 @@ impl Server {
         let version = env!("CARGO_PKG_VERSION");
         Ok(Body::Info { version, cuda_devices, threads: tch::get_num_threads(), slots })
     }
+}
 
-    fn train(&mut self, g: Grpo) -> Result<Body> {
-        // Out of the map while it changes, so that the reference can be borrowed from it.
-        let mut slot = self.slots.remove(&g.slot).ok_or_else(|| empty(&g.slot))?;
-        let result = self.train_slot(&mut slot, &g);
-        self.slots.insert(g.slot, slot);
-        result
-    }
-
-    /// Bytes that a pack of `tokens` may keep, beside everything that slots hold on its device.
-    fn spare(&self, slot: &Slot, tokens: usize) -> Result<u64> {
-        let here = slot.policy.model.device;
-        let others = self.slots.values().filter(|s| s.policy.model.params.flat.device() == here);
-        let resident = others.map(Slot::bytes).sum::<u64>() + slot.bytes();
-        footprint::spare(&slot.policy.model, tokens, resident)
-    }
-
-    fn train_slot(&self, slot: &mut Slot, g: &Grpo) -> Result<Body> {
-        slot.policy.model.unmerge()?;
-        let memory = self.spare(slot, g.micro_tokens)?;
-        let optim = slot.optim.as_mut().ok_or_else(|| frozen(&g.slot))?;
-        let reference = match &g.reference_slot {
-            Some(name) => Some(&self.slots.get(name).ok_or_else(|| empty(name))?.policy.model),
-            None => None,
-        };
-        let update = Update { lr: g.lr, weight_decay: g.weight_decay, grad_clip: g.grad_clip };
-        let options = grpo::Options {
-            update,
-            objective: g.objective,
-            temperature: g.temperature,
-            micro_tokens: g.micro_tokens,
-            old: g.old_logprobs,
-            memory,
-        };
-        grpo::step(&mut slot.policy.model, optim, reference, &g.samples, &options)
-            .map(Body::Trained)
-    }
+/// The `id` of a line, if it has one, and what it asks for.
+pub(crate) fn parse(line: &str) -> Result<(Option<Value>, Request)> {
+    let malformed = |e: serde_json::Error| Error::Request(format!("request: {e}"));
+    let mut value: Value = serde_json::from_str(line).map_err(malformed)?;
+    let id = value.as_object_mut().and_then(|o| o.remove("id"));
+    Ok((id, serde_json::from_value(value).map_err(malformed)?))
 }
 
 fn panicked(payload: &(dyn Any + Send)) -> Error {
     let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
     Error::Panic(text.unwrap_or_else(|| "no message".into()))
-}
-
-fn empty(slot: &str) -> Error {
-    Error::Slot { slot: slot.into(), problem: "holds no model: load one first" }
-}
-
-fn frozen(slot: &str) -> Error {
-    Error::Slot { slot: slot.into(), problem: "was not loaded with `trainable`" }
 }
 
 fn prompt(policy: &Policy, ask: Ask) -> Result<Prompt> {

@@ -9,6 +9,7 @@ use crate::lora_file;
 use crate::optim::AdamW;
 use crate::policy::{self, Open, Policy};
 use crate::protocol::Load;
+use crate::ranks::Ranks;
 use crate::reply::SlotInfo;
 
 /// A model in memory.
@@ -18,11 +19,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Opens what `load` names, all of it or nothing.
+    /// Opens what `load` names, all of it or nothing; of what is to be trained, this rank's part of the
+    /// masters and moments. Among several ranks each has a device of its own.
     ///
     /// # Errors
     /// The files', or arguments that contradict each other.
-    pub(crate) fn load(load: &Load) -> Result<Self> {
+    pub(crate) fn load(load: &Load, ranks: &Ranks) -> Result<Self> {
         let refuse = |text: &str| Err(Error::Request(text.into()));
         if (load.optimizer.is_some() || load.lora.is_some()) && !load.trainable {
             return refuse("`optimizer` and `lora` need `trainable`");
@@ -37,7 +39,11 @@ impl Slot {
         let kind = load.dtype.as_deref().map(policy::kind).transpose()?;
         // The weights under an adapter do not train.
         let trainable = load.trainable && !adapted;
-        let open = Open { device: policy::device(&load.device)?, kind, trainable };
+        let device = match ranks.world() {
+            1 => policy::device(&load.device)?,
+            _ => ranks.device(),
+        };
+        let open = Open { device, kind, trainable };
         let mut policy = match load.hosted {
             true => Policy::open_hosted(&load.dir, open)?,
             false => Policy::open(&load.dir, open)?,
@@ -47,6 +53,9 @@ impl Slot {
             (None, Some(dir)) => Some(lora_file::load(&policy.model, dir)?),
             (None, None) => None,
         };
+        if load.trainable {
+            policy.model.trained_mut().divide(ranks.rank(), ranks.world())?;
+        }
         let params = policy.model.trained();
         let optim = match &load.optimizer {
             Some(path) => Some(checkpoint::load_optimizer(params, path)?),

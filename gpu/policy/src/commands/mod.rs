@@ -7,5 +7,6 @@ pub mod generate;
 pub mod merge;
 pub mod plan;
 mod random;
+pub mod ranks;
 pub mod sft;
 pub mod train_bpe;

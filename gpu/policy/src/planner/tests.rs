@@ -94,6 +94,27 @@ fn what_cannot_fit_is_refused_with_what_would() {
 }
 
 #[test]
+fn a_rank_has_what_the_plan_counts() {
+    use crate::optim::AdamW;
+    use crate::params::Params;
+    let small = ModelConfig { vocab: 700, layers: 3, ..shapes::named("smollm2-135m").unwrap() };
+    for world in [1, 2, 3, 8] {
+        for rank in 0..world {
+            let device = tch::Device::Cpu;
+            let mut params = Params::noise(&small, Kind::BFloat16, device, true).unwrap();
+            params.divide(rank, world).unwrap();
+            let found = params.bytes() + AdamW::new(&params).unwrap().bytes();
+            let numbers = params.flat.numel() as u64;
+            let scheme = Scheme::engine(world as u64, false);
+            let planned: u64 = scheme.resident(numbers, world as u64).iter().sum();
+            // Parts are rounded up to 64 numbers, the gradient to equal parts; the last part is short.
+            let rounding = 64 * world as u64 * 16;
+            assert!(found.abs_diff(planned) <= rounding, "{rank} of {world}: {found}, {planned}");
+        }
+    }
+}
+
+#[test]
 fn a_rollout_has_the_gradients_room_for_keys_and_values() {
     let machine = Machine { gpus: 1, memory: H200, host: HOST };
     let job = Job { phase: Phase::Rollout, reference: false, lora: None };

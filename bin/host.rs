@@ -18,8 +18,8 @@ pub struct HostConfig {
     pub engine: Option<PathBuf>,
     /// Where the models live: `cpu` or `cuda:N`.
     pub device: String,
-    /// Devices that the models train on together, one process of the engine each; the first also
-    /// samples. None are `device` alone.
+    /// Devices that the models train on together, one process of the engine each; all of
+    /// them sample. None are `device` alone.
     pub ranks: Vec<String>,
     /// Judge jobs at the same time; 0 is one per core.
     pub judges: usize,

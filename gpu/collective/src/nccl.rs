@@ -11,7 +11,7 @@ use cudarc::nccl::sys::{
     cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclUniqueId,
 };
 
-use crate::error::{Error, Loss, Result};
+use crate::error::{Error, Result};
 use crate::star::Star;
 
 /// What NCCL's header calls its undefined number.
@@ -23,6 +23,8 @@ const NOT_READY: c_int = 600;
 /// Between two looks at a call that is under way, and at the other ranks.
 const LOOK: Duration = Duration::from_micros(20);
 const WATCH: Duration = Duration::from_millis(2);
+/// Within it the end of a process is seen by who is linked to it.
+const AFTERMATH: Duration = Duration::from_millis(100);
 
 type Abort = unsafe extern "C" fn(ncclComm_t) -> ncclResult_t;
 type GetVersion = unsafe extern "C" fn(*mut c_int) -> ncclResult_t;
@@ -238,19 +240,26 @@ impl Nccl {
     /// Waits while `look` says that it must, for as long as all ranks are there.
     fn wait(&self, star: &mut Star, mut look: impl FnMut() -> Result<bool>) -> Result<()> {
         let (began, mut watched) = (Instant::now(), Instant::now());
-        while look()? {
+        loop {
+            match look() {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(e) => {
+                    // Where another rank ended, its memory is gone, too: that is then the reason.
+                    std::thread::sleep(AFTERMATH);
+                    star.watch()?;
+                    return Err(e);
+                }
+            }
             if watched.elapsed() > WATCH {
                 star.watch()?;
                 watched = Instant::now();
                 if began.elapsed() > star.deadline() {
-                    // Nobody knows which rank keeps the others; rank 0 names the next, another rank 0.
-                    let rank = usize::from(self.rank == 0);
-                    return Err(star.bury(rank, Loss::Silent));
+                    return Err(star.silent());
                 }
             }
             std::thread::sleep(LOOK);
         }
-        Ok(())
     }
 
     /// Waits until a call that answered `begun` is known to NCCL as begun.

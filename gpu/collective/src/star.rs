@@ -142,6 +142,31 @@ impl Star {
         wire.receive_if_any()
     }
 
+    /// Of another rank: tells rank 0 something, which takes it by [`Star::next_report`].
+    ///
+    /// # Errors
+    /// Rank 0 is lost.
+    pub fn report(&mut self, frame: &[u8]) -> Result<()> {
+        self.on(0, |wire| wire.send(frame))
+    }
+
+    /// Of rank 0: the next report of any rank, if one comes within `time`.
+    ///
+    /// # Errors
+    /// A rank is lost.
+    pub fn next_report(&mut self, time: Duration) -> Result<Option<(usize, Vec<u8>)>> {
+        let Some(rank) = self.readable(time) else { return Ok(None) };
+        match self.on(rank, Wire::receive_if_any)? {
+            Some(frame) => Ok(Some((rank, frame))),
+            None => Err(self.bury(rank, Loss::Ended(None))),
+        }
+    }
+
+    /// Of another rank: whether rank 0 has told something that was not heard yet, or has ended.
+    pub fn called(&self) -> bool {
+        self.readable(Duration::ZERO).is_some()
+    }
+
     /// Sends raw bytes to `rank`, which must receive as many. One of the two is rank 0.
     ///
     /// # Errors
@@ -170,13 +195,28 @@ impl Star {
         }
     }
 
+    fn wires(&self) -> Vec<(usize, &Wire)> {
+        match &self.links {
+            Links::Hub(peers) => peers.iter().enumerate().map(|(i, p)| (i + 1, &p.wire)).collect(),
+            Links::Spoke(wire) => vec![(0, wire)],
+        }
+    }
+
+    /// A rank that has sent something or has ended, if there is one within `time`.
+    fn readable(&self, time: Duration) -> Option<usize> {
+        let wires = self.wires();
+        let one =
+            |w: &(usize, &Wire)| libc::pollfd { fd: w.1.fd(), events: libc::POLLIN, revents: 0 };
+        let mut polls: Vec<libc::pollfd> = wires.iter().map(one).collect();
+        // SAFETY: as many open descriptors as said; the call writes to `polls` alone.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, milliseconds(time)) };
+        polls.iter().position(|p| p.revents != 0).map(|i| wires[i].0)
+    }
+
     /// Waits for something to happen: how many links it happened on, and a rank that has ended, if
     /// there is one other than `wanted`. Of that one a word is awaited.
     fn poll(&self, wanted: Option<usize>, time: Duration) -> (i32, Option<usize>) {
-        let wires: Vec<(usize, &Wire)> = match &self.links {
-            Links::Hub(peers) => peers.iter().enumerate().map(|(i, p)| (i + 1, &p.wire)).collect(),
-            Links::Spoke(wire) => vec![(0, wire)],
-        };
+        let wires = self.wires();
         let one = |&(rank, wire): &(usize, &Wire)| {
             let events = if wanted == Some(rank) { libc::POLLIN } else { libc::POLLRDHUP };
             libc::pollfd { fd: wire.fd(), events, revents: 0 }
@@ -215,6 +255,12 @@ impl Star {
             Err(Error::Lost { rank, problem }) => Err(self.bury(rank, problem)),
             other => other,
         }
+    }
+
+    /// Gives up waiting for whoever was silent. Nobody knows which rank that is where several are
+    /// waited for: rank 0 names the next, another rank 0.
+    pub fn silent(&mut self) -> Error {
+        self.bury(usize::from(self.rank == 0), Loss::Silent)
     }
 
     /// The loss of `rank`, with how its process ended; rank 0 ends all others, too.

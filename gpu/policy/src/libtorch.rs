@@ -43,21 +43,6 @@ pub fn memory(device: Device) -> Result<(usize, usize)> {
     Ok((free as usize, total as usize))
 }
 
-/// The stream of CUDA device `device` that libtorch launches on, on this thread.
-///
-/// # Errors
-/// No CUDA.
-pub(crate) fn current_stream(device: usize) -> Result<*mut c_void> {
-    type Current = unsafe extern "C" fn(i32, *mut *mut c_void) -> i32;
-    let address = symbol(c"aoti_torch_get_current_cuda_stream")?;
-    let mut raw = std::ptr::null_mut();
-    // SAFETY: the signature is that of torch/csrc/inductor/aoti_torch/c/shim.h of 2.11.
-    let code = unsafe {
-        std::mem::transmute::<*mut c_void, Current>(address)(device as i32, &raw mut raw)
-    };
-    done(code, "aoti_torch_get_current_cuda_stream").map(|()| raw)
-}
-
 /// A stream of libtorch's pool, current on this thread until dropped. Unlike libtorch's default
 /// stream, launches on it can be recorded.
 pub struct Stream {

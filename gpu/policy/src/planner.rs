@@ -203,8 +203,9 @@ fn parts(c: &ModelConfig, m: &Machine, job: &Job, reference: bool, on_gpu: bool)
     parts.push(part("masters' low halves", master, divided));
     parts.push(part("moments", moments, divided));
     if reference {
-        let place = if on_gpu { Place::Gpu } else { Place::Host };
-        parts.push(part("reference", 2 * n, place));
+        // Each GPU's process has a copy of its own.
+        let host = if on_gpu { (2 * n, Place::Gpu) } else { (2 * n * m.gpus, Place::Host) };
+        parts.push(part("reference", host.0, host.1));
     }
     if let Phase::Update { tokens } = job.phase {
         parts.push(part("gradients", gradients, Place::Gpu));

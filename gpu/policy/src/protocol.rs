@@ -48,10 +48,12 @@ impl Request {
     /// All ranks do it together; the rest is done by rank 0 alone.
     pub(crate) fn of_all(&self) -> bool {
         match self {
-            Request::Load(_) | Request::Unload { .. } | Request::Grpo(_) | Request::Save { .. } => {
-                true
-            }
-            Request::Generate(_) | Request::Info | Request::Ping | Request::Cancel => false,
+            Request::Load(_)
+            | Request::Unload { .. }
+            | Request::Generate(_)
+            | Request::Grpo(_)
+            | Request::Save { .. } => true,
+            Request::Info | Request::Ping | Request::Cancel => false,
         }
     }
 }

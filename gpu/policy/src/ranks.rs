@@ -4,20 +4,16 @@
 //! that is not finite) all tell each other before anyone goes on, so that all are as before; a rank
 //! that ends or hangs ends the work of all ([`Error::Ranks`]). A rank alone does nothing here.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use collective::nccl::Number;
 use collective::{Loss, Nccl, Star};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use crate::error::{Error, Result};
-use crate::libtorch;
 use crate::metrics::Clock;
+use crate::moves::{bytes, bytes_mut, gather_on_host, on_stream, sum_on_host};
 use crate::policy;
 use crate::shard::Shard;
-
-/// Bytes of a CPU's tensor that rank 0 takes in at a time.
-const CHUNK: i64 = 1 << 24;
 
 /// This process's place among the ranks.
 pub struct Ranks {
@@ -112,6 +108,38 @@ impl Ranks {
         let Some(group) = &mut self.group else { return Ok(None) };
         let frame = group.star.hear()?;
         Ok(frame.map(|frame| String::from_utf8_lossy(&frame).into_owned()))
+    }
+
+    /// Of another rank than 0: tells rank 0 something while both work.
+    pub(crate) fn report(&mut self, frame: &[u8]) -> Result<()> {
+        match &mut self.group {
+            Some(group) => Ok(group.star.report(frame)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Of rank 0: what another reports within `time`.
+    pub(crate) fn next_report(&mut self, time: Duration) -> Result<Option<(usize, Vec<u8>)>> {
+        match &mut self.group {
+            Some(group) => Ok(group.star.next_report(time)?),
+            None => Ok(None),
+        }
+    }
+
+    /// Of rank 0: names the next rank as lost if nobody has reported since `heard` for longer than the
+    /// deadline.
+    pub(crate) fn overdue(&mut self, heard: Instant) -> Result<()> {
+        match &mut self.group {
+            Some(group) if heard.elapsed() > group.star.deadline() => {
+                Err(group.star.silent().into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Of another rank than 0: whether rank 0 has something to say, or has ended.
+    pub(crate) fn called(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.star.called())
     }
 
     /// Everyone's numbers, in order of ranks, once all have come here.
@@ -282,88 +310,4 @@ impl Ranks {
             group.star.send(0, bytes(&part)?)?;
         }
     }
-}
-
-/// Calls `f(type, address, stream)` for a tensor on a CUDA device.
-fn on_stream(
-    tensor: &Tensor,
-    f: impl FnOnce(Number, *mut std::ffi::c_void, *mut std::ffi::c_void) -> collective::Result<()>,
-) -> Result<()> {
-    let number = match tensor.f_kind()? {
-        Kind::Float => Number::F32,
-        Kind::Double => Number::F64,
-        Kind::BFloat16 => Number::Bf16,
-        other => return Err(Error::Request(format!("ranks exchange no numbers of {other:?}"))),
-    };
-    let Device::Cuda(index) = tensor.device() else {
-        return Err(Error::Request("NCCL moves tensors of CUDA devices".into()));
-    };
-    if !tensor.is_contiguous() {
-        return Err(Error::Request("ranks exchange contiguous tensors".into()));
-    }
-    Ok(f(number, tensor.data_ptr(), libtorch::current_stream(index)?)?)
-}
-
-fn length(tensor: &Tensor) -> Result<usize> {
-    match tensor.is_contiguous() && tensor.device() == Device::Cpu {
-        true => Ok(tensor.numel() * tensor.f_kind()?.elt_size_in_bytes()),
-        false => Err(Error::Request("ranks exchange contiguous tensors of the CPU".into())),
-    }
-}
-
-fn bytes(tensor: &Tensor) -> Result<&[u8]> {
-    let n = length(tensor)?;
-    // SAFETY: so many bytes of the host's memory, which the tensor keeps and nobody writes meanwhile.
-    Ok(if n == 0 {
-        &[]
-    } else {
-        unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast(), n) }
-    })
-}
-
-#[allow(clippy::mut_from_ref)]
-fn bytes_mut(tensor: &Tensor) -> Result<&mut [u8]> {
-    let n = length(tensor)?;
-    // SAFETY: so many bytes of the host's memory, which the tensor keeps; callers hold one slice of
-    // it at a time and read the tensor after that.
-    let slice = |n| unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), n) };
-    Ok(if n == 0 { &mut [] } else { slice(n) })
-}
-
-/// `reduce_scatter` by way of rank 0, which adds rank after rank.
-fn sum_on_host(star: &mut Star, whole: &Tensor, shard: &Shard) -> Result<()> {
-    let piece = |rank: usize| {
-        let n = shard.piece();
-        Ok::<_, Error>(whole.f_narrow(0, rank as i64 * n, n)?)
-    };
-    if star.rank() != 0 {
-        star.send(0, bytes(whole)?)?;
-        return Ok(star.receive(0, bytes_mut(&piece(star.rank())?)?)?);
-    }
-    let total = whole.size()[0];
-    for rank in 1..star.world() {
-        let mut at = 0;
-        while at < total {
-            let n = CHUNK.min(total - at);
-            let mut place = whole.f_narrow(0, at, n)?;
-            let theirs = place.f_empty_like()?;
-            star.receive(rank, bytes_mut(&theirs)?)?;
-            let _ = place.f_add_(&theirs)?;
-            at += n;
-        }
-    }
-    (1..star.world()).try_for_each(|rank| Ok(star.send(rank, bytes(&piece(rank)?)?)?))
-}
-
-/// `all_gather` by way of rank 0.
-fn gather_on_host(star: &mut Star, whole: &Tensor, shard: &Shard) -> Result<()> {
-    let n = shard.piece();
-    let piece = |rank: usize| Ok::<_, Error>(whole.f_narrow(0, rank as i64 * n, n)?);
-    if star.rank() != 0 {
-        star.send(0, bytes(&piece(star.rank())?)?)?;
-        return Ok(star.receive(0, bytes_mut(whole)?)?);
-    }
-    (1..star.world())
-        .try_for_each(|rank| Ok::<_, Error>(star.receive(rank, bytes_mut(&piece(rank)?)?)?))?;
-    (1..star.world()).try_for_each(|rank| Ok(star.send(rank, bytes(whole)?)?))
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tch::{Cuda, Device};
 
 use crate::error::{Error, Result};
-use crate::generate::{self, Limits, Listener, Prompt, Sample, Stops};
+use crate::generate::{Limits, Listener, Prompt, Sample, Stops};
 use crate::link::Link;
 use crate::policy::Policy;
 use crate::protocol::{Ask, Generate, Request};
@@ -18,6 +18,7 @@ use crate::ranks::Ranks;
 use crate::reply::{Answer, Answers, Body, Failure, Outcome, Reply, Streamed, finish_word};
 use crate::sampling::Sampling;
 use crate::slot::Slot;
+use crate::spread::Spread;
 use crate::together::empty;
 
 /// All models in memory, by slot; of each other rank, too, under the same names.
@@ -89,21 +90,21 @@ impl Server {
         line: &str,
         link: &mut Link<impl Write>,
     ) -> Result<Body> {
+        if request.of_all() {
+            self.ranks.tell(line)?;
+        }
         match request {
-            request if request.of_all() => {
-                self.ranks.tell(line)?;
-                self.together(request)
-            }
             Request::Generate(g) => {
                 let slot = self.slots.get_mut(&g.slot).ok_or_else(|| empty(&g.slot))?;
                 if slot.policy.model.adapter.is_some() {
                     slot.policy.model.merge()?;
                 }
-                answers(&slot.policy, g, link)
+                answers(&mut self.ranks, &slot.policy, g, link)
             }
             Request::Info => self.info(),
             // What was under way when it came has ended by now.
-            _ => Ok(Body::Done {}),
+            Request::Ping | Request::Cancel => Ok(Body::Done {}),
+            request => self.together(request),
         }
     }
 
@@ -129,7 +130,7 @@ fn panicked(payload: &(dyn Any + Send)) -> Error {
     Error::Panic(text.unwrap_or_else(|| "no message".into()))
 }
 
-fn prompt(policy: &Policy, ask: Ask) -> Result<Prompt> {
+pub(crate) fn prompt(policy: &Policy, ask: Ask) -> Result<Prompt> {
     let tokens = match (ask.text, ask.tokens) {
         (Some(text), None) => policy.text.encode_chat(&text)?,
         (None, Some(tokens)) => tokens,
@@ -171,7 +172,12 @@ impl<W: Write> Listener for Collect<'_, W> {
     }
 }
 
-fn answers(policy: &Policy, g: Generate, link: &mut Link<impl Write>) -> Result<Body> {
+fn answers(
+    ranks: &mut Ranks,
+    policy: &Policy,
+    g: Generate,
+    link: &mut Link<impl Write>,
+) -> Result<Body> {
     let began = Instant::now();
     let prompts: Vec<Prompt> =
         g.prompts.into_iter().map(|ask| prompt(policy, ask)).collect::<Result<_>>()?;
@@ -181,7 +187,8 @@ fn answers(policy: &Policy, g: Generate, link: &mut Link<impl Write>) -> Result<
     let stops = Stops { tokens: &policy.text.stop, strings: &g.stop, text };
     let answers = prompts.iter().map(|p| p.seeds.iter().map(|_| None).collect()).collect();
     let mut collect = Collect { policy, link, stream: g.stream, answers, tokens: 0 };
-    generate::stream(&policy.model, &stops, &prompts, &sampling, limits, &mut collect)?;
+    let job = Spread { model: &policy.model, stops: &stops, prompts: &prompts, sampling, limits };
+    job.hear(ranks, &mut collect)?;
     let (answers, tokens) = (collect.answers, collect.tokens);
     let one = |(p, list): (Prompt, Vec<Option<Answer>>)| Answers {
         prompt_tokens: p.tokens,

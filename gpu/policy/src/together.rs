@@ -8,13 +8,16 @@ use tch::Kind;
 use crate::checkpoint;
 use crate::error::{Error, Result};
 use crate::footprint;
+use crate::generate::{Limits, Stops};
 use crate::grpo;
 use crate::optim::Update;
 use crate::policy;
-use crate::protocol::{Grpo, Load, Request};
+use crate::protocol::{Generate, Grpo, Load, Request};
 use crate::reply::Body;
-use crate::serve::{Server, parse};
+use crate::sampling::Sampling;
+use crate::serve::{Server, parse, prompt};
 use crate::slot::Slot;
+use crate::spread::Spread;
 
 impl Server {
     /// What a rank other than 0 does: what it is told, until rank 0 ends. Its answers nobody reads.
@@ -41,6 +44,7 @@ impl Server {
                 let gone = self.slots.remove(&slot);
                 gone.map(|_| Body::Done {}).ok_or(empty(&slot))
             }
+            Request::Generate(g) => self.lend_samples(g),
             Request::Grpo(g) => self.train(g),
             Request::Save { slot, dir, dtype, optimizer } => {
                 self.save(&slot, &dir, &dtype, optimizer)
@@ -59,6 +63,25 @@ impl Server {
         let info = loaded.describe(&load.slot)?;
         self.slots.insert(load.slot, loaded);
         Ok(Body::Loaded(info))
+    }
+
+    /// Of a rank other than 0: draws its share of the samples.
+    fn lend_samples(&mut self, g: Generate) -> Result<Body> {
+        let slot = self.slots.get_mut(&g.slot).ok_or_else(|| empty(&g.slot))?;
+        if slot.policy.model.adapter.is_some() {
+            slot.policy.model.merge()?;
+        }
+        let policy = &slot.policy;
+        let prompts = g.prompts.into_iter().map(|ask| prompt(policy, ask));
+        let prompts = prompts.collect::<Result<Vec<_>>>()?;
+        let sampling = Sampling { temperature: g.temperature, top_k: g.top_k, top_p: g.top_p };
+        let limits = Limits { max_new_tokens: g.max_new_tokens, max_batch: g.max_batch };
+        let text = Some(&policy.text);
+        let stops = Stops { tokens: &policy.text.stop, strings: &g.stop, text };
+        let job =
+            Spread { model: &policy.model, stops: &stops, prompts: &prompts, sampling, limits };
+        job.lend(&mut self.ranks)?;
+        Ok(Body::Done {})
     }
 
     fn save(&mut self, slot: &str, dir: &Path, dtype: &str, optimizer: bool) -> Result<Body> {

@@ -357,6 +357,73 @@ fn an_error_on_all_ranks_leaves_them_as_they_were() {
 }
 
 #[test]
+fn all_ranks_sample_and_say_what_one_would() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = saved_model(dir.path());
+    let ask = |more: Value| {
+        let prompts: Vec<Value> = (0..7_u64)
+            .map(|i| json!({"text": format!("{i} a"), "seeds": [i, 100 + i, 200 + i]}))
+            .collect();
+        let mut ask = json!({"op": "generate", "slot": "a", "max_new_tokens": 20, "max_batch": 4,
+            "prompts": prompts});
+        ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ask
+    };
+    let open = |world: usize| {
+        let mut e = Engine::start(world, &[]);
+        e.ok(&json!({"op": "load", "slot": "a", "dir": model}));
+        e
+    };
+    let mut one = open(1);
+    let wanted = one.ok(&ask(json!({})));
+    for world in [2, 3] {
+        let mut e = open(world);
+        for stream in [false, true] {
+            e.send(&ask(json!({"stream": stream})));
+            let mut streamed = 0;
+            let found = loop {
+                let line = e.reply();
+                if line.get("ok").is_some() {
+                    break line;
+                }
+                streamed += 1;
+            };
+            assert_eq!(streamed, if stream { 21 } else { 0 });
+            assert_eq!(found["tokens"], wanted["tokens"]);
+            let lists = |v: &Value| v["prompts"].as_array().unwrap().clone();
+            for (a, b) in lists(&wanted).iter().zip(&lists(&found)) {
+                assert_eq!(a["prompt_tokens"], b["prompt_tokens"]);
+                let samples = |v: &Value| v["samples"].as_array().unwrap().clone();
+                for (a, b) in samples(a).iter().zip(&samples(b)) {
+                    assert_eq!((&a["tokens"], &a["finish"]), (&b["tokens"], &b["finish"]));
+                    let scores = |v: &Value| -> Vec<f64> {
+                        let list = v["logprobs"].as_array().unwrap().iter();
+                        list.map(|x| x.as_f64().unwrap()).collect()
+                    };
+                    assert!(scores(a).iter().zip(scores(b)).all(|(a, b)| (a - b).abs() < 1e-4));
+                }
+            }
+        }
+        // What fails on another rank fails the whole, and leaves nothing behind.
+        let mut long = ask(json!({}));
+        long["prompts"][1] = json!({"tokens": vec![5; 100], "seeds": [1]});
+        let reply = e.ask(&long);
+        let text = reply["error"]["message"].as_str().unwrap_or_default();
+        assert!(reply["error"]["kind"] == "rank" && text.contains("rank 1"), "{reply}");
+        // Of two lines sent at once the second ends the first, unless that is quicker.
+        e.send(&ask(json!({})));
+        let (first, second) = (e.ask(&json!({"op": "cancel"})), e.reply());
+        assert!(first["error"]["kind"] == "cancelled" || first["ok"] == true, "{first}");
+        assert_eq!(second["ok"], true);
+        assert_eq!(e.ok(&ask(json!({})))["tokens"], wanted["tokens"]);
+        let one = json!({"op": "generate", "slot": "a", "max_new_tokens": 4,
+            "prompts": [{"text": "hi", "seeds": [1]}]});
+        assert_eq!(e.ok(&one)["prompts"].as_array().unwrap().len(), 1, "others have nothing to do");
+        e.close();
+    }
+}
+
+#[test]
 fn an_adapter_is_divided_and_saved() {
     let dir = tempfile::tempdir().unwrap();
     let model = saved_model(dir.path());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use actors::Bus;
 use anyhow::Result;
 use events::config::change::any_time;
-use events::event::{Actor, Event};
+use events::event::{Actor, Draft, Event};
 use events::ids::{Digest, Role, RunId, Seq};
 use events::log::{Blobs, Log};
 use events::state::{Checkpoint, OpenStep, RunState};
@@ -129,18 +129,15 @@ pub fn fork(
     let dropped = gone(&log, &state, &blobs)?;
     drop(log);
     let run = new_run_id()?;
-    let log: Arc<dyn Log> = Arc::new(home.fork_run(parent, seq, run)?);
-    let bus = Bus::at(state, log, Arc::new(blobs));
     let forked = Event::RunForked { run, parent, parent_head, reason };
-    let events = std::iter::once(forked)
-        .chain(dropped)
-        .chain(changes.iter().cloned())
-        .map(|event| (Some(seq), event));
-    if let Err(error) = bus.append(Actor::RunControl, events.collect()) {
-        drop(bus);
-        home.discard(run)?;
-        return Err(error.into());
+    let mut branch = state;
+    let mut drafts = Vec::new();
+    let events = std::iter::once(&forked).chain(&dropped).chain(changes);
+    for (at, event) in (seq.0 + 1..).zip(events) {
+        branch.apply(Seq(at), event)?;
+        drafts.push(Draft { cause: Some(seq), actor: Actor::RunControl, event: event.clone() });
     }
+    home.fork_run(parent, seq, run, drafts)?;
     Ok(run)
 }
 

@@ -17,6 +17,7 @@ use crate::disk;
 use crate::error::{damaged, io, refused};
 use crate::fork::{Base, ancestors};
 use crate::home::Home;
+use crate::making::alone;
 use crate::segment::sync_dir;
 use crate::verify::verify;
 
@@ -47,13 +48,16 @@ pub fn import(home: &Home, from: &Path) -> Result<Imported, LogError> {
     let rest = std::io::copy(&mut tar.into_inner(), &mut std::io::sink());
     rest.map_err(|e| reading(from, e))?;
     let events = check(&manifest, &stage, from)?;
-    let (run, known) = split(&manifest, home, &stage)?;
+    split(&manifest, home, &stage)?;
     stage.sync()?;
     let needed = names(&stage.home)?;
     for blob in needed.blobs() {
         blobs.adopt(&stage.blobs.path(blob), blob)?;
     }
     blobs.sync()?;
+    let _alone = alone(home.dir())?;
+    // Others may have brought ancestors meanwhile.
+    let (run, known) = split(&manifest, home, &stage)?;
     let new = manifest.runs.iter().map(|line| line.run).filter(|run| !known.contains(run));
     let new: Vec<RunId> = new.collect();
     for run in &new {

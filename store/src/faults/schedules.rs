@@ -134,10 +134,12 @@ fn branch(world: &mut World, home: &Home, log: &FileLog, chance: &mut Chance) {
     let at = 1 + chance.below(last.0);
     let parent = log.dir().file_name().and_then(|n| n.to_str()).unwrap().parse().unwrap();
     let shared = numbers(log).unwrap()[..at as usize].to_vec();
+    let (drafts, batch) = world.batch(chance);
+    let whole = [shared, batch].concat();
     // Where it is made though its maker died, it is whole.
-    world.shared.insert(id, shared.clone());
-    if let Some(fork) = excused(world, home.fork_run(parent, Seq(at), id)) {
-        world.runs.entry(id).or_default().kept = shared;
+    world.branches.insert(id, whole.clone());
+    if let Some(fork) = excused(world, home.fork_run(parent, Seq(at), id, drafts)) {
+        world.runs.entry(id).or_default().kept = whole;
         world.append(&fork, id, chance);
     }
 }

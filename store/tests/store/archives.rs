@@ -6,7 +6,7 @@ use std::time::Duration;
 use events::ids::Seq;
 use events::log::{Blobs, Log, LogError};
 use store::conformance::{check_chain, draft};
-use store::{Home, OpenMode, export, import};
+use store::{Home, OpenMode, backup, export, import};
 use tempfile::TempDir;
 
 use super::{all, family, files, naming, run};
@@ -185,6 +185,55 @@ fn an_archive_made_by_hand_is_held_to_its_hashes_and_names() {
     assert!(!t.folder.path().join("escaped").exists());
     repacked(&t.archive, &bad, |name, _| keep(name));
     import(&t.home, &bad).unwrap();
+}
+
+#[test]
+fn several_at_once_make_one_run() {
+    let (place, _) = family();
+    let t = target();
+    export(&place.home, run(2), &t.archive).unwrap();
+    let (copy, file) = (t.folder.path().join("copy"), t.folder.path().join("again.kz"));
+    type Work<'a> = &'a (dyn Fn() -> Result<(), LogError> + Sync);
+    let at_once = |work: Work<'_>| {
+        let done = std::thread::scope(|scope| {
+            let others: Vec<_> = (0..6).map(|_| scope.spawn(work)).collect();
+            others.into_iter().map(|other| other.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 1, "{done:?}");
+        for error in done.into_iter().filter_map(Result::err) {
+            let error = error.to_string();
+            assert!(["just now", "already"].iter().any(|why| error.contains(why)), "{error}");
+        }
+    };
+    at_once(&|| import(&t.home, &t.archive).map(drop));
+    at_once(&|| backup(&place.home, &copy).map(drop));
+    at_once(&|| export(&place.home, run(2), &file).map(drop));
+    assert_eq!(fs::read(&file).unwrap(), fs::read(&t.archive).unwrap());
+    for home in [&t.home, &Home::existing(&copy).unwrap()] {
+        for number in [1, 2] {
+            check_chain(&home.open_run(run(number), OpenMode::Own).unwrap());
+        }
+    }
+    assert_eq!(fs::read_dir(t.home.dir()).unwrap().count(), 3, "no stage and no lock is left");
+    assert_eq!(fs::read_dir(t.folder.path()).unwrap().count(), 4, "home, copy, two archives");
+}
+
+#[test]
+fn two_branches_imported_at_once_share_what_they_branched_from() {
+    let (place, _) = family();
+    drop(place.home.fork_run(run(1), Seq(9), run(5), vec![draft(6)]).unwrap());
+    let t = target();
+    let other = t.folder.path().join("other.kz");
+    export(&place.home, run(2), &t.archive).unwrap();
+    export(&place.home, run(5), &other).unwrap();
+    std::thread::scope(|scope| {
+        for archive in [&t.archive, &other] {
+            scope.spawn(|| import(&t.home, archive).unwrap());
+        }
+    });
+    for number in [1, 2, 5] {
+        check_chain(&t.home.open_run(run(number), OpenMode::Own).unwrap());
+    }
 }
 
 #[test]

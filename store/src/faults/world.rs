@@ -91,13 +91,21 @@ impl World {
     #[track_caller]
     pub fn compare(&mut self, run: RunId, found: &[u32]) {
         let seed = self.seed;
-        let made = || self.branches.get(&run).cloned().unwrap_or_default();
-        let said = self.runs.entry(run).or_insert_with(|| Said { kept: made(), doubt: vec![] });
+        let said = said(&mut self.runs, &self.branches, run);
         let doubt = std::mem::take(&mut said.doubt);
         if found != said.kept {
             said.kept.extend(doubt);
             assert_eq!(found, said.kept, "seed {seed}: {run} is not what was acknowledged");
         }
+    }
+
+    /// Whether this may be a copy of a run: a beginning of what was acknowledged, or all with what is in
+    /// doubt.
+    #[track_caller]
+    pub fn may_hold(&self, run: RunId, found: &[u32]) {
+        let said = said(&mut self.runs.clone(), &self.branches, run).clone();
+        let all = [said.kept.clone(), said.doubt].concat();
+        assert!(said.kept.starts_with(found) || found == all, "seed {}: {found:?}", self.seed);
     }
 
     /// Everything that was acknowledged is there, once, whole and sound; nothing else is.
@@ -180,6 +188,16 @@ impl World {
         self.compare(run, &found);
         Ok(log)
     }
+}
+
+/// What was said of a run, or what it holds if it is a branch whose maker died.
+fn said<'a>(
+    runs: &'a mut BTreeMap<RunId, Said>,
+    branches: &BTreeMap<RunId, Vec<u32>>,
+    run: RunId,
+) -> &'a mut Said {
+    let made = || branches.get(&run).cloned().unwrap_or_default();
+    runs.entry(run).or_insert_with(|| Said { kept: made(), doubt: vec![] })
 }
 
 /// All files below `dir`, sorted.

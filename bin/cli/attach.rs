@@ -1,4 +1,5 @@
-//! `kernelzero attach`: a process beside a run that sees its events and asks for things.
+//! `kernelzero attach`: a process beside a run that sees its events and asks for things; and `detach`.
+#![allow(clippy::print_stdout)]
 
 use std::io::{self, BufReader, Write};
 use std::net::Shutdown;
@@ -9,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use actors::attached::{
-    Answer, Attached, Feed, Filter, Hello, Outcome, PROTOCOL, Reply, Tended, read_line, welcome,
+    Answer, Attached, DAEMON_ENDS, Feed, Filter, Hello, Outcome, PROTOCOL, Reply, Tended,
+    read_line, welcome,
 };
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -69,6 +71,10 @@ const POLL: Duration = Duration::from_millis(50);
 /// `kernelzero attach`. The events come from the log's files, so the program misses none when the daemon
 /// ends; only what it asks for goes through the daemon.
 pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
+    if arguments.name.is_operator() {
+        let text = format!("--name {}: such names are those of `set` and the like", arguments.name);
+        return Err(Usage(text).into());
+    }
     let home = home_to_read(dir)?;
     let run = pick(&home, arguments.run)?;
     let run_dir = home.run_dir(run);
@@ -137,6 +143,23 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
     })
 }
 
+/// `kernelzero detach`.
+pub fn detach(dir: &Path, run: RunId, name: ActorName) -> Result<Exit> {
+    let home = home_to_read(dir)?;
+    let run_dir = home.run_dir(pick(&home, Some(run))?);
+    if daemon::about(&run_dir).is_none() {
+        return Err(Usage(format!("run {run} has no daemon, so nobody is attached to it")).into());
+    }
+    match Connection::operator(&run_dir)?.detach(name)? {
+        Outcome::Value(_) => println!("run {run}: {name} is sent away"),
+        Outcome::Refused(refused) => return Err(Usage(refused.why).into()),
+        Outcome::Accepted(recorded) => {
+            anyhow::bail!("the daemon answers a call to detach with {}", recorded.event.name())
+        }
+    }
+    Ok(Exit::Ok)
+}
+
 /// Has a built-in actor see events until the daemon ends and the log has no more.
 fn stay(
     actor: Box<dyn Attached>,
@@ -148,7 +171,12 @@ fn stay(
     loop {
         let alive = daemon::about(run_dir).is_some();
         let mut ask = |intent| connection.ask(&intent).map_err(|error| format!("{error:#}"));
-        match tended.lot(log, &mut ask) {
+        let dry = tended.lot(log, &mut ask);
+        // One that ends is followed to its end: what it records last is in the log.
+        if let Some(why) = connection.ended()?.filter(|why| why != DAEMON_ENDS) {
+            return Err(anyhow!("the daemon ended it: {why}; the run goes on"));
+        }
+        match dry {
             Ok(true) if !alive => return Ok(Exit::Ok),
             Ok(true) => std::thread::sleep(POLL),
             Ok(false) => {}

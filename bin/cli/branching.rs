@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use actors::attached::{Filter, Hello, Outcome, PROTOCOL};
+use actors::attached::Outcome;
 use anyhow::Result;
 use clap::Args;
 use events::event::Event;
-use events::ids::{RunId, Seq};
+use events::ids::RunId;
 use events::intent::Intent;
 use events::rules::intent::freeze_key;
 use store::Home;
@@ -109,14 +109,7 @@ pub fn set(dir: &Path, run: Option<RunId>, intents: &[Intent]) -> Result<Exit> {
         }
         return Ok(Exit::Ok);
     }
-    let hello = Hello {
-        protocol: PROTOCOL,
-        name: format!("operator-{}", std::process::id()).parse()?,
-        what: "kernelzero".to_owned(),
-        after: Seq(0),
-        filter: Filter::of(&[]),
-    };
-    let mut daemon = Connection::open(&run_dir, &hello)?;
+    let mut daemon = Connection::operator(&run_dir)?;
     for intent in intents {
         match daemon.ask(intent)? {
             Outcome::Accepted(recorded) => tell(run, &recorded.event),

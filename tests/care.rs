@@ -116,6 +116,20 @@ fn logs_and_blobs_are_looked_after_by_command() {
     ends_with(&kernelzero(&place, &["log", "verify"]), 0, "0 missing or damaged");
     ends_with(&kernelzero(&place, &["log", "verify", "--all", "--json"]), 0, "\"torn-bytes\": 0");
     ends_with(&kernelzero(&place, &["log", "--limit", "1"]), 0, "RunStarted");
+    let two = said(&kernelzero(&place, &["log", "--type", "RunStarted,RunFinished"]));
+    assert_eq!(two.lines().count(), 2, "{two}");
+    // What begins with digits may be a position or the beginning of an id.
+    let last = drafts(&world).len() as u64;
+    let ids = drafts(&world).into_iter().flat_map(|draft| draft.event.subject());
+    let digits = ids.filter_map(|id| {
+        let id = id.to_string();
+        let digits = &id[..id.find(|c: char| !c.is_ascii_digit()).unwrap()];
+        digits.parse::<u64>().is_ok_and(|number| number > last).then(|| digits.to_owned())
+    });
+    let digits = digits.max_by_key(String::len).unwrap();
+    ends_with(&kernelzero(&place, &["show", &digits]), 0, "");
+    ends_with(&kernelzero(&place, &["show", &format!("#{digits}")]), 2, "there is no event");
+    ends_with(&kernelzero(&place, &["show", "1"]), 0, "RunStarted");
     ends_with(&kernelzero(&place, &["log", "rebuild"]), 0, "made anew");
     ends_with(&kernelzero(&place, &["audit", "--since", "999999"]), 2, "the log ends with");
     ends_with(&kernelzero(&place, &["audit", "--round", "99"]), 2, "no such round");

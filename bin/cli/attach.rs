@@ -20,13 +20,15 @@ use events::ids::{RunId, Seq};
 use events::intent::ActorName;
 use events::log::Log;
 use events::rules::intent::{Code, Refused};
+use events::state::Position;
 use serde_json::Value;
-use store::{FileLog, OpenMode};
+use store::{FileLog, Home, OpenMode};
 
 use crate::attach::client::{Connection, next};
 use crate::attach::make;
 use crate::daemon;
 use crate::exit::{Exit, Usage};
+use crate::kept;
 use crate::runs::{home_to_read, pick};
 
 /// `kernelzero attach`.
@@ -78,10 +80,7 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
     let home = home_to_read(dir)?;
     let run = pick(&home, arguments.run)?;
     let run_dir = home.run_dir(run);
-    if daemon::about(&run_dir).is_none() {
-        let text = format!("run {run} has no daemon: start it with `kernelzero run --run {run}`");
-        return Err(Usage(text).into());
-    }
+    require_daemon(&home, run)?;
     let filter = Filter { events: arguments.events, actors: arguments.actors };
     filter.check().map_err(|why| Usage(format!("--events: {why}")))?;
     let hello = Hello {
@@ -143,14 +142,24 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
     })
 }
 
+/// Fails if nobody can be attached to a run.
+fn require_daemon(home: &Home, run: RunId) -> Result<()> {
+    if daemon::about(&home.run_dir(run)).is_some() {
+        return Ok(());
+    }
+    let log = home.open_run(run, OpenMode::ReadOnly)?;
+    let text = match kept::state_of(&log)?.position {
+        Position::Finished => format!("run {run} is finished: it has no daemon any more"),
+        _ => format!("run {run} has no daemon: start it with `kernelzero run --run {run}`"),
+    };
+    Err(Usage(text).into())
+}
+
 /// `kernelzero detach`.
 pub fn detach(dir: &Path, run: RunId, name: ActorName) -> Result<Exit> {
     let home = home_to_read(dir)?;
-    let run_dir = home.run_dir(pick(&home, Some(run))?);
-    if daemon::about(&run_dir).is_none() {
-        return Err(Usage(format!("run {run} has no daemon, so nobody is attached to it")).into());
-    }
-    match Connection::operator(&run_dir)?.detach(name)? {
+    require_daemon(&home, pick(&home, Some(run))?)?;
+    match Connection::operator(&home.run_dir(run))?.detach(name)? {
         Outcome::Value(_) => println!("run {run}: {name} is sent away"),
         Outcome::Refused(refused) => return Err(Usage(refused.why).into()),
         Outcome::Accepted(recorded) => {

@@ -21,6 +21,7 @@ use crate::daemon;
 use crate::exit::{Exit, Usage};
 use crate::rescore::Record;
 use crate::runs::{home_to_read, pick};
+use crate::shown;
 
 /// `kernelzero restart`.
 #[derive(Debug, Args)]
@@ -88,11 +89,15 @@ pub fn fork(
 fn branched(dir: &Path, run: Option<RunId>, at: At, changes: &[Event]) -> Result<RunId> {
     let home = home_to_read(dir)?;
     let parent = pick(&home, run)?;
-    let branch = crate::branch::fork(dir, Some(parent), at, changes, format!("branch at {at}"))?;
+    let reason = format!("branch at {at}");
+    let (branch, changes) = crate::branch::fork(dir, Some(parent), at, changes, reason)?;
     if daemon::about(&home.run_dir(parent)).is_some() {
         println!("run {parent} goes on beside it: `stop --run {parent}` ends its daemon");
     }
     println!("branch {branch}");
+    for change in changes.iter().filter(|change| !matches!(change, Event::SamplesExcluded { .. })) {
+        tell(branch, change);
+    }
     Ok(branch)
 }
 
@@ -133,11 +138,12 @@ fn change_of(intent: &Intent) -> Option<Change> {
 }
 
 fn tell(run: RunId, event: &Event) {
-    let shown = |value: &Option<String>| value.clone().unwrap_or("(taken away)".to_owned());
+    let value_of =
+        |value: &Option<String>| value.as_deref().map_or("(taken away)".to_owned(), shown::line);
     match event {
-        Event::SettingChanged { key, value } => println!("run {run}: {key} = {}", shown(value)),
+        Event::SettingChanged { key, value } => println!("run {run}: {key} = {}", value_of(value)),
         Event::SettingPlanned { key, value, from } => {
-            println!("run {run}: {key} = {} from {from} on", shown(value));
+            println!("run {run}: {key} = {} from {from} on", value_of(value));
         }
         other => println!("run {run}: {}", other.name()),
     }

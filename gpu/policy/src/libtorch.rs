@@ -66,6 +66,21 @@ fn from_pool(device: i32) -> Result<*mut c_void> {
     done(code, "torch_get_cuda_stream_from_pool").map(|()| raw)
 }
 
+/// CUDA's handle of the stream that this thread computes on; null is the default one.
+///
+/// # Errors
+/// No CUDA.
+pub(crate) fn current_stream(device: usize) -> Result<*mut c_void> {
+    type Current = unsafe extern "C" fn(i32, *mut *mut c_void) -> i32;
+    let address = symbol(c"aoti_torch_get_current_cuda_stream")?;
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: the signature is that of torch/csrc/inductor/aoti_torch/c/shim.h of 2.11.
+    let code = unsafe {
+        std::mem::transmute::<*mut c_void, Current>(address)(device as i32, &raw mut raw)
+    };
+    done(code, "aoti_torch_get_current_cuda_stream").map(|()| raw)
+}
+
 /// Adds `dyᵀ x` to float32 `sum` `[out, in]`, for bfloat16 `dy` `[T, out]` and `x` `[T, in]` on the same
 /// CUDA device, all without gaps: one product of cuBLAS, whose sums are never rounded to 16 bits.
 ///

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use actors::Bus;
 use anyhow::Result;
 use events::config::change::any_time;
-use events::event::{Actor, Event};
+use events::event::{Actor, Draft, Event};
 use events::ids::{Digest, Role, RunId, Seq};
 use events::log::{Blobs, Log};
+use events::rules::intent::to_come;
 use events::state::{Checkpoint, OpenStep, RunState};
 use store::{BlobDir, FileLog, Home, OpenMode};
 
@@ -103,15 +104,16 @@ impl At {
     }
 }
 
-/// Branches a run and begins the branch with `changes`. The parent is not touched, and what both share
-/// is not copied.
+/// Branches a run and begins the branch with `changes`, of which settings are planned where a step is
+/// open. The parent is not touched, and what both share is not copied. Returns the branch, and what the
+/// changes came to.
 pub fn fork(
     dir: &Path,
     named: Option<RunId>,
     at: At,
     changes: &[Event],
     reason: String,
-) -> Result<RunId> {
+) -> Result<(RunId, Vec<Event>)> {
     let home = home_to_read(dir)?;
     let parent = pick(&home, named)?;
     let log = home.open_run(parent, OpenMode::ReadOnly)?;
@@ -121,7 +123,8 @@ pub fn fork(
         Usage(format!("run {parent} has no {at}; its last event is {last}: see `kernelzero log`"))
     })?;
     let seq = state.last;
-    check(&state, changes)?;
+    let changes: Vec<Event> = changes.iter().map(|event| in_time(&state, event.clone())).collect();
+    check(&state, &changes)?;
     // A place before a branch's own beginning is its parent's, so the new branch leaves that.
     let parent = state.branch().unwrap_or(parent);
     let log = home.open_run(parent, OpenMode::ReadOnly)?;
@@ -129,19 +132,16 @@ pub fn fork(
     let dropped = gone(&log, &state, &blobs)?;
     drop(log);
     let run = new_run_id()?;
-    let log: Arc<dyn Log> = Arc::new(home.fork_run(parent, seq, run)?);
-    let bus = Bus::at(state, log, Arc::new(blobs));
     let forked = Event::RunForked { run, parent, parent_head, reason };
-    let events = std::iter::once(forked)
-        .chain(dropped)
-        .chain(changes.iter().cloned())
-        .map(|event| (Some(seq), event));
-    if let Err(error) = bus.append(Actor::RunControl, events.collect()) {
-        drop(bus);
-        home.discard(run)?;
-        return Err(error.into());
+    let mut branch = state;
+    let mut drafts = Vec::new();
+    let events = std::iter::once(&forked).chain(&dropped).chain(&changes);
+    for (at, event) in (seq.0 + 1..).zip(events) {
+        branch.apply(Seq(at), event)?;
+        drafts.push(Draft { cause: Some(seq), actor: Actor::RunControl, event: event.clone() });
     }
-    Ok(run)
+    home.fork_run(parent, seq, run, drafts)?;
+    Ok((run, changes))
 }
 
 /// Changes settings of a run that no daemon has: all of them, or none with the reason. Returns what was
@@ -153,14 +153,7 @@ pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<Vec<Eve
     let mut state = before.clone();
     let mut events = Vec::new();
     for (seq, change) in (last.0 + 1..).zip(changes) {
-        let event = match (state.next_step(), event(change)) {
-            (Some(from), Event::SettingChanged { key, value })
-                if state.open != OpenStep::default() && !any_time(&key) =>
-            {
-                Event::SettingPlanned { key, value, from }
-            }
-            (_, changed) => changed,
-        };
+        let event = in_time(&state, event(change));
         state.apply(Seq(seq), &event).map_err(|illegal| Usage(illegal.why))?;
         events.push(event);
     }
@@ -172,6 +165,18 @@ pub fn change_run(home: &Home, run: RunId, changes: &[Change]) -> Result<Vec<Eve
 /// What records a change.
 pub fn event((key, value): &Change) -> Event {
     Event::SettingChanged { key: key.clone(), value: value.clone() }
+}
+
+/// A change, from the next step on if one is open at `state`: what that has drawn keeps its settings.
+fn in_time(state: &RunState, change: Event) -> Event {
+    match (state.next_step(), change) {
+        (Some(next), Event::SettingChanged { key, value })
+            if state.open != OpenStep::default() && !any_time(&key) =>
+        {
+            Event::SettingPlanned { key, value, from: to_come(state, next) }
+        }
+        (_, change) => change,
+    }
 }
 
 /// What a branch at `state` drops, since the run that it left has dropped it meanwhile and it was

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use events::config::Rules;
 use events::ids::{Role, RunId};
-use events::intent::Intent;
+use events::intent::{ActorName, Intent};
 
 use crate::branch::{self, At, Change};
 use crate::exit::Exit;
@@ -167,6 +167,14 @@ enum Command {
     },
     /// Attach a program to a run: it sees events and may ask for things. It may leave at any time.
     Attach(attach::Arguments),
+    /// End the connection of an attached actor; the log says who did. One of the config comes back with the
+    /// next daemon.
+    Detach {
+        /// The run. It must be running.
+        run: RunId,
+        /// What the actor is called in the log.
+        name: ActorName,
+    },
     /// Judge one kernel against its reference. Exit code 1: it is not right.
     Judge(judging::JudgeArguments),
     /// Judge many kernels from a JSONL file or a folder; resumes. Exit code 3: some could not be judged.
@@ -232,6 +240,7 @@ impl Cli {
                 branching::set(&home, which.run, &[Intent::Thaw { policy }])
             }
             Command::Attach(arguments) => attach::attach(&home, arguments),
+            Command::Detach { run, name } => attach::detach(&home, run, name),
             Command::JudgeBatch(arguments) => batch::judge_batch(&host, &arguments),
             Command::JudgeCases(arguments) => cases::judge_cases(&host, &arguments),
             Command::Serve(arguments) => crate::service::serve(&home, &host, &arguments),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use actors::ports::{Engine, GenerateJob, TrainJob, Trained, Weights, WorldFailed};
 use anyhow::Result;
-use events::config::OldLogprobs;
+use events::config::{Aggregate, OldLogprobs, Variant};
 use events::event::{Finish, Update};
 use events::sample::Sample;
 use serde::Deserialize;
@@ -136,6 +136,25 @@ impl ChildEngine {
     }
 }
 
+/// Writes what is not as in the paper into a request.
+fn vary(request: &mut Value, v: &Variant) {
+    let mut set = |key: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            request[key] = value;
+        }
+    };
+    set("clip_high", v.clip_high.map(|x| json!(x.get())));
+    set("ratio", v.ratio.map(|ratio| json!(ratio)));
+    set("penalty", v.penalty.map(|penalty| json!(penalty)));
+    set("entropy", v.entropy_weight.map(|x| json!(x.get())));
+    set("importance_cap", v.importance_cap.map(|x| json!(x.get())));
+    let sums = |aggregate| match (aggregate, v.sum_per) {
+        (Aggregate::SampleSum, Some(per)) => json!({ "sample-sum": per.get() }),
+        (other, _) => json!(other),
+    };
+    set("aggregate", v.aggregate.map(sums));
+}
+
 fn reply<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, WorldFailed> {
     serde_json::from_value(value).map_err(|e| WorldFailed(format!("the engine's reply: {e}")))
 }
@@ -195,7 +214,7 @@ impl Engine for ChildEngine {
             })
             .collect();
         let temperature = job.samples.first().map_or(1.0, |(_, s)| s.sampling.temperature);
-        let request = json!({
+        let mut request = json!({
             "op": "grpo", "slot": slot, "reference_slot": reference, "samples": samples,
             "lr": job.learning_rate, "weight_decay": job.weight_decay, "grad_clip": job.grad_clip,
             "kl": job.kl_coefficient, "clip": job.clip_ratio, "temperature": temperature,
@@ -205,6 +224,7 @@ impl Engine for ChildEngine {
                 OldLogprobs::Sampler => "sampler",
             },
         });
+        vary(&mut request, &job.variant);
         // From here on the slot holds other weights than it says, until the step is known as done.
         if let Some(held) = self.process.held() {
             held.remove(&slot);
@@ -230,5 +250,23 @@ impl Engine for ChildEngine {
             learning_rate: job.learning_rate,
         };
         Ok(Trained { update, files })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_from_the_paper_is_said_in_the_engines_words() {
+        let mut request = json!({ "op": "grpo" });
+        vary(&mut request, &Variant::default());
+        assert_eq!(request, json!({ "op": "grpo" }));
+        let text = r#"{"clip-high": 0.28, "ratio": "sequence", "aggregate": "sample-sum", "sum-per": 512,
+            "penalty": "k2", "entropy-weight": 0.01, "importance-cap": 2.0}"#;
+        vary(&mut request, &serde_json::from_str(text).unwrap());
+        let wanted = json!({ "op": "grpo", "clip_high": 0.28, "ratio": "sequence",
+            "aggregate": { "sample-sum": 512 }, "penalty": "k2", "entropy": 0.01, "importance_cap": 2.0 });
+        assert_eq!(request, wanted);
     }
 }

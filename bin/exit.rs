@@ -55,10 +55,13 @@ pub fn code_of(error: &anyhow::Error) -> Exit {
             }
         });
         match log {
-            Some(LogError::Damaged { .. } | LogError::Blob { .. } | LogError::Newer { .. }) => {
-                return Exit::Damaged;
-            }
-            Some(LogError::Owned { .. }) => return Exit::Owned,
+            Some(
+                LogError::Damaged { .. }
+                | LogError::Blob { .. }
+                | LogError::Archive { .. }
+                | LogError::Newer { .. },
+            ) => return Exit::Damaged,
+            Some(LogError::Owned { .. } | LogError::InUse { .. }) => return Exit::Owned,
             // Refused by this program, not by the system: another call is what helps.
             Some(LogError::Io { cause, .. })
                 if cause.kind() == std::io::ErrorKind::InvalidInput

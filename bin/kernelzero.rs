@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use kernelzero::cli::Cli;
-use kernelzero::exit;
+use kernelzero::{exit, shown};
 
 fn main() -> ExitCode {
     // A reader that went away (`| head`) ends the program quietly, as other tools do.
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match Cli::parse().execute() {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("kernelzero: {error:#}");
+            eprintln!("kernelzero: {}", shown::lines(&format!("{error:#}")));
             exit::code_of(&error).into()
         }
     }

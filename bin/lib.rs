@@ -17,4 +17,5 @@ pub mod plan;
 pub mod rescore;
 pub mod runs;
 pub mod service;
+pub mod shown;
 pub mod summary;

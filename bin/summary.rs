@@ -6,6 +6,8 @@ use events::ids::Role;
 use events::state::{Planned, Position, RunState, Tally};
 use serde_json::{Value, json};
 
+use crate::shown;
+
 /// Where the run stands, in words.
 pub fn position(state: &RunState) -> String {
     let place = match state.position {
@@ -82,7 +84,7 @@ fn percent(tally: &Tally) -> String {
 pub fn text(state: &RunState) -> String {
     let mut out = String::new();
     let run = state.branch().map(|r| r.to_string()).unwrap_or_default();
-    let _ = writeln!(out, "run {run}: {}, {} events", position(state), state.last.0);
+    let _ = writeln!(out, "run {run}: {}, {} events", shown::line(&position(state)), state.last.0);
     let _ = writeln!(out, "  valid modules   {}", percent(&state.totals.modules));
     let _ = writeln!(out, "  right kernels   {}", percent(&state.totals.kernels));
     for role in [Role::Proposer, Role::Coder] {
@@ -103,7 +105,7 @@ pub fn text(state: &RunState) -> String {
         let _ = writeln!(out, "  frozen          {role}");
     }
     for change in &state.planned {
-        let _ = writeln!(out, "  planned         {}", planned(change));
+        let _ = writeln!(out, "  planned         {}", shown::line(&planned(change)));
     }
     let _ = writeln!(out, "  world failures  {}", state.totals.world_failures);
     out

@@ -5,9 +5,11 @@ mod cli;
 mod common;
 
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use actors::shells::drive;
-use cli::{ends_with, kernelzero, said};
+use cli::{KERNELZERO, ends_with, kernelzero, said};
 use common::{HashEvidence, World, config};
 use events::event::{Draft, Event, Recorded, Scores};
 use events::ids::{RunId, Seq};
@@ -114,6 +116,20 @@ fn logs_and_blobs_are_looked_after_by_command() {
     ends_with(&kernelzero(&place, &["log", "verify"]), 0, "0 missing or damaged");
     ends_with(&kernelzero(&place, &["log", "verify", "--all", "--json"]), 0, "\"torn-bytes\": 0");
     ends_with(&kernelzero(&place, &["log", "--limit", "1"]), 0, "RunStarted");
+    let two = said(&kernelzero(&place, &["log", "--type", "RunStarted,RunFinished"]));
+    assert_eq!(two.lines().count(), 2, "{two}");
+    // What begins with digits may be a position or the beginning of an id.
+    let last = drafts(&world).len() as u64;
+    let ids = drafts(&world).into_iter().flat_map(|draft| draft.event.subject());
+    let digits = ids.filter_map(|id| {
+        let id = id.to_string();
+        let digits = &id[..id.find(|c: char| !c.is_ascii_digit()).unwrap()];
+        digits.parse::<u64>().is_ok_and(|number| number > last).then(|| digits.to_owned())
+    });
+    let digits = digits.max_by_key(String::len).unwrap();
+    ends_with(&kernelzero(&place, &["show", &digits]), 0, "");
+    ends_with(&kernelzero(&place, &["show", &format!("#{digits}")]), 2, "there is no event");
+    ends_with(&kernelzero(&place, &["show", "1"]), 0, "RunStarted");
     ends_with(&kernelzero(&place, &["log", "rebuild"]), 0, "made anew");
     ends_with(&kernelzero(&place, &["audit", "--since", "999999"]), 2, "the log ends with");
     ends_with(&kernelzero(&place, &["audit", "--round", "99"]), 2, "no such round");
@@ -163,6 +179,44 @@ fn an_owner_keeps_others_from_what_it_may_be_writing() {
     std::fs::remove_file(home.blobs().unwrap().path(blob)).unwrap();
     ends_with(&kernelzero(&copy, &["log", "verify"]), 0, "0 missing");
     ends_with(&kernelzero(&place, &["log", "verify"]), 4, "1 missing or damaged");
+}
+
+#[test]
+fn a_branch_whose_maker_is_killed_is_whole_or_not_there() {
+    let world = whole();
+    let folder = TempDir::new().unwrap();
+    let place = folder.path();
+    let home = at_home(place, &world, drafts(&world));
+    let parent = run().to_string();
+    let fork = ["fork", "--run", &parent, "--at", "8", "--only"];
+    let began = Instant::now();
+    ends_with(&kernelzero(place, &fork), 0, "branch ");
+    let whole = began.elapsed();
+    for round in 0..24 {
+        let mut child = Command::new(KERNELZERO);
+        let mut child =
+            child.arg("--home").arg(place).args(fork).stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(whole * round / 20);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        ends_with(&kernelzero(place, &["log", "verify", "--all"]), 0, &parent);
+    }
+    ends_with(&kernelzero(place, &fork), 0, "branch ");
+    let runs = home.runs().unwrap();
+    let names = |part: &str| std::fs::read_dir(place.join(part)).unwrap().count();
+    assert_eq!(
+        (names("runs"), names("heads")),
+        (runs.len(), runs.len()),
+        "nothing half made is left"
+    );
+    for run in runs {
+        let log = home.open_run(run, OpenMode::ReadOnly).unwrap();
+        assert_eq!(
+            actors::bus::fold(&log).unwrap().branch(),
+            Some(run),
+            "it begins with its own record"
+        );
+    }
 }
 
 #[test]

@@ -45,7 +45,8 @@ fn two() -> Two {
     let fork = ["fork", "--at", "round:2", "--only"];
     let forked = kernelzero(folder.path(), &[&fork[..], &changed].concat());
     assert_eq!(forked.status.code(), Some(0), "{}", said(&forked));
-    let branch = said(&forked).trim().strip_prefix("branch ").unwrap().parse().unwrap();
+    let branch =
+        said(&forked).lines().find_map(|line| line.strip_prefix("branch ")?.parse().ok()).unwrap();
     let log = Arc::new(home.open_run(branch, OpenMode::Own).unwrap());
     let bus = Arc::new(Bus::open(log, world.blobs.clone()).unwrap());
     assert_eq!(drive(&mut world.shells(0), &bus).unwrap(), Turn::Idle);
@@ -153,6 +154,13 @@ fn a_step_without_a_policy_is_that_of_the_only_one_that_took_it() {
     assert!(proposer >= 1 && coder > proposer, "{proposer} and {coder}: this shows nothing");
     ends_with(&at("step:1").0, 2, "say proposer:1 or coder:1");
     ends_with(&at(&format!("step:{}", coder + 1)).0, 2, "neither policy");
+    // Settings of a branch that goes on in the middle of a step act from the next one on.
+    let set = |set: &str| {
+        let fork = ["fork", "--run", &first, "--at", "20", "--only", "--set", set];
+        kernelzero(home, &fork)
+    };
+    ends_with(&set("coder.beta=0.4"), 0, "coder.beta = 0.4 from round 1 ");
+    ends_with(&set("foo=bar"), 2, "foo");
     let named = at(&format!("coder:{coder}")).1;
     assert!(named.is_some());
     assert_eq!(at(&format!("step:{coder}")).1, named);

@@ -7,7 +7,7 @@ mod cli;
 use std::time::{Duration, Instant};
 
 use actors::ports::{Engine, TrainJob, Trained, Weights};
-use events::config::OldLogprobs;
+use events::config::{OldLogprobs, Variant};
 use events::ids::{PolicyVersion, Role};
 use events::sample::{Sample, Sampling};
 use kernelzero::engine::ChildEngine;
@@ -48,6 +48,7 @@ fn job(home: &Home, samples: u32) -> TrainJob {
         clip_ratio: 0.2,
         micro_tokens: 512,
         old_logprobs: OldLogprobs::Recompute,
+        variant: Variant::default(),
     }
 }
 

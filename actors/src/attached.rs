@@ -15,12 +15,15 @@ use serde_json::{Value, json};
 mod built_in;
 mod feed;
 mod gate;
+mod inside;
 mod line;
 
 pub use built_in::built_in;
 pub use feed::{Bell, Feed};
 pub use gate::{Gate, Session};
-pub use line::{Answer, Filter, Hello, LINE_MAX, Outcome, PROTOCOL, Reply, actor_name, read_line};
+pub use line::{
+    Answer, DAEMON_ENDS, Filter, Hello, LINE_MAX, Outcome, PROTOCOL, Reply, actor_name, read_line,
+};
 
 /// An actor in Rust. Failing, like leaving, only detaches it.
 pub trait Attached: Send {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use events::config::OldLogprobs;
+use events::config::{OldLogprobs, Variant};
 use events::event::{Finish, Update};
 use events::ids::{BlobId, Digest, PolicyVersion};
 use events::outcome::{Backend, Failure, Measurement, ModuleReport, ModuleRun, SourceReport};
@@ -71,6 +71,8 @@ pub struct TrainJob {
     pub micro_tokens: u32,
     /// Where the ratio's denominator comes from.
     pub old_logprobs: OldLogprobs,
+    /// What is not as in the paper.
+    pub variant: Variant,
 }
 
 /// A gradient step that was taken, its files durable as blobs.

@@ -1,15 +1,16 @@
 //! The other side of the socket: a process that is attached.
 
 use std::io::{self, BufReader, ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use actors::attached::{Answer, Hello, Outcome, Reply, read_line};
+use actors::attached::{Answer, Filter, Hello, Outcome, PROTOCOL, Reply, read_line};
 use anyhow::{Context, Result, anyhow};
 use events::ids::{RunId, Seq};
-use events::intent::Intent;
-use serde_json::json;
+use events::intent::{ActorName, Intent};
+use serde_json::{Value, json};
 
 use super::place;
 
@@ -56,9 +57,42 @@ impl Connection {
         }
     }
 
+    /// Connects for a command of an operator, which sees no events.
+    pub fn operator(run_dir: &Path) -> Result<Self> {
+        let hello = Hello {
+            protocol: PROTOCOL,
+            name: ActorName::operator(std::process::id()),
+            what: "kernelzero".to_owned(),
+            after: Seq(0),
+            filter: Filter::of(&[]),
+        };
+        Self::open(run_dir, &hello)
+    }
+
     /// Asks for one thing and waits for what becomes of it.
     pub fn ask(&mut self, intent: &Intent) -> Result<Outcome> {
-        writeln!(&self.stream, "{}", json!(intent))?;
+        self.say(&json!(intent))
+    }
+
+    /// Has the daemon send an actor away.
+    pub fn detach(&mut self, name: ActorName) -> Result<Outcome> {
+        self.say(&json!({ "detach": name }))
+    }
+
+    /// Why the daemon ended it, if it did; does not wait.
+    pub fn ended(&mut self) -> Result<Option<String>> {
+        while !self.lines.buffer().is_empty() || is_readable(&self.stream)? {
+            match next(&mut self.lines)? {
+                Some(Reply::End { why }) => return Ok(Some(why)),
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    fn say(&mut self, line: &Value) -> Result<Outcome> {
+        writeln!(&self.stream, "{line}")?;
         loop {
             match next(&mut self.lines)? {
                 Some(Reply::Answer(Answer { outcome, .. })) => return Ok(outcome),
@@ -67,6 +101,16 @@ impl Connection {
                 None => return Err(anyhow!("the daemon is gone")),
             }
         }
+    }
+}
+
+/// Whether there is something to read, or nothing will ever be.
+fn is_readable(stream: &UnixStream) -> io::Result<bool> {
+    let mut asked = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor that is open, described by one value that lives on.
+    match unsafe { libc::poll(&mut asked, 1, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        ready => Ok(ready > 0),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use actors::attached::{Bell, Filter, Gate, Hello, PROTOCOL, Session, Tended};
+use actors::attached::{Bell, DAEMON_ENDS, Filter, Gate, Hello, PROTOCOL, Session, Tended};
 use anyhow::Result;
 use events::config::BuiltIn;
 use events::ids::Seq;
@@ -70,10 +70,15 @@ impl Residents {
         let inside = self.inside.clone();
         inside.fetch_add(1, Ordering::SeqCst);
         let started = std::thread::Builder::new().name("resident".to_owned()).spawn(move || {
+            let wake = bell.clone();
+            session.on_sent_away(move |_| wake.ring());
             let why = loop {
                 let (rung, last) = (bell.count(), closing.load(Ordering::SeqCst));
+                if let Some(why) = session.sent_away() {
+                    break why;
+                }
                 match lot(&mut tended, &mut session) {
-                    Ok(true) if last => break "the daemon ends".to_owned(),
+                    Ok(true) if last => break DAEMON_ENDS.to_owned(),
                     Ok(true) => bell.wait(rung),
                     Ok(false) => {}
                     Err(why) => break why,

@@ -10,15 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use actors::attached::{Bell, Feed, Gate, Hello, LINE_MAX, Reply, Session, read_line, welcome};
+use actors::attached::{
+    Bell, DAEMON_ENDS, Feed, Gate, Hello, LINE_MAX, Reply, Session, read_line, welcome,
+};
 use anyhow::{Context, Result};
 use events::ids::{RunId, Seq};
 use serde_json::Value;
 
 use super::place;
 
-/// Connections at the same time.
+/// Actors that are attached at the same time; operators' commands have places of their own.
 const MOST: usize = 32;
+/// Connections at the same time.
+const CONNECTIONS: usize = MOST + 8;
 /// How long one may take to say who it is, and how long a line to it may take. A reader that is slower
 /// can come back and go on where it was.
 const HELLO: Duration = Duration::from_secs(10);
@@ -39,6 +43,8 @@ struct Shared {
     /// Nobody new is let in, and who has seen everything goes.
     closing: AtomicBool,
     connections: AtomicUsize,
+    /// Those of them that are no operators.
+    visitors: AtomicUsize,
     /// Streams of open connections, to end them.
     streams: Mutex<Vec<(usize, UnixStream)>>,
 }
@@ -58,6 +64,7 @@ impl Doors {
             run,
             closing: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
+            visitors: AtomicUsize::new(0),
             streams: Mutex::default(),
         });
         let inside = shared.clone();
@@ -106,10 +113,10 @@ impl Drop for Doors {
 
 impl Shared {
     fn accept(self: Arc<Self>, number: usize, stream: UnixStream) {
-        if self.connections.fetch_add(1, Ordering::SeqCst) >= MOST {
+        if self.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS {
             self.connections.fetch_sub(1, Ordering::SeqCst);
             let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
-            let _ = (&stream).write_all(end("too many are attached").as_bytes());
+            let _ = (&stream).write_all(end("too many connections: try again").as_bytes());
             return;
         }
         if let Ok(copy) = stream.try_clone() {
@@ -142,11 +149,16 @@ impl Shared {
         let mut lines = BufReader::new(stream.try_clone()?);
         let writer = Arc::new(Mutex::new(stream.try_clone()?));
         let last = self.gate.bus().log().head().0;
-        let entered = hello(&mut lines).and_then(|hello| Ok((self.gate.attach(&hello)?, hello)));
-        let (mut session, hello) = match entered {
+        let away = (writer.clone(), stream.try_clone()?);
+        let entered = hello(&mut lines).and_then(|hello| {
+            let place = Place::of(self.clone(), &hello)?;
+            Ok((self.gate.attach(&hello)?, hello, place))
+        });
+        let (mut session, hello, _place) = match entered {
             Ok(entered) => entered,
             Err(why) => return lock(&writer).write_all(end(&why).as_bytes()),
         };
+        session.on_sent_away(move |why| send_away(&away.0, &away.1, why));
         stream.set_read_timeout(None)?;
         let name = session.name();
         tracing::info!(%name, what = hello.what, "attached");
@@ -159,7 +171,7 @@ impl Shared {
                 let _ = stream.shutdown(Shutdown::Both);
                 self.bell.ring();
                 let sent = feeder.join().unwrap_or_else(|_| Err("its reader ended".to_owned()));
-                why.or_else(|| sent.err()).unwrap_or_else(|| "the daemon ends".to_owned())
+                why.or_else(|| sent.err()).unwrap_or_else(|| DAEMON_ENDS.to_owned())
             }
             Err(error) => format!("it does not listen: {error}"),
         };
@@ -198,7 +210,7 @@ impl Shared {
                 }
                 if closing {
                     let stream = lock(&writer);
-                    let _ = (&*stream).write_all(end("the daemon ends").as_bytes());
+                    let _ = (&*stream).write_all(end(DAEMON_ENDS).as_bytes());
                     // Whoever waits for a line of the actor is not waited for any more.
                     let _ = stream.shutdown(Shutdown::Read);
                     return Ok(());
@@ -245,6 +257,41 @@ impl Shared {
             }
         }
     }
+}
+
+/// One of the places for actors that are no operators.
+struct Place(Option<Arc<Shared>>);
+
+impl Place {
+    fn of(shared: Arc<Shared>, hello: &Hello) -> Result<Self, String> {
+        if hello.name.is_operator() {
+            return Ok(Self(None));
+        }
+        let taken = shared.visitors.fetch_add(1, Ordering::SeqCst);
+        let place = Self(Some(shared));
+        if taken < MOST {
+            return Ok(place);
+        }
+        Err(format!("{MOST} actors are attached: `kernelzero detach RUN NAME` ends one"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.visitors.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Ends a connection. Whoever is in the middle of writing to it is not waited for: then its actor reads
+/// nothing, and so no reason either.
+fn send_away(writer: &Mutex<UnixStream>, stream: &UnixStream, why: &str) {
+    if let Ok(mut writer) = writer.try_lock() {
+        let _ = writer.set_write_timeout(Some(Duration::from_secs(1)));
+        let _ = writer.write_all(end(why).as_bytes());
+    }
+    let _ = stream.shutdown(Shutdown::Both);
 }
 
 /// Reads the first line of whoever connects. The error says what is wrong with it.

@@ -1,4 +1,5 @@
-//! `kernelzero attach`: a process beside a run that sees its events and asks for things.
+//! `kernelzero attach`: a process beside a run that sees its events and asks for things; and `detach`.
+#![allow(clippy::print_stdout)]
 
 use std::io::{self, BufReader, Write};
 use std::net::Shutdown;
@@ -9,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use actors::attached::{
-    Answer, Attached, Feed, Filter, Hello, Outcome, PROTOCOL, Reply, Tended, read_line, welcome,
+    Answer, Attached, DAEMON_ENDS, Feed, Filter, Hello, Outcome, PROTOCOL, Reply, Tended,
+    read_line, welcome,
 };
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -18,13 +20,15 @@ use events::ids::{RunId, Seq};
 use events::intent::ActorName;
 use events::log::Log;
 use events::rules::intent::{Code, Refused};
+use events::state::Position;
 use serde_json::Value;
-use store::{FileLog, OpenMode};
+use store::{FileLog, Home, OpenMode};
 
 use crate::attach::client::{Connection, next};
 use crate::attach::make;
 use crate::daemon;
 use crate::exit::{Exit, Usage};
+use crate::kept;
 use crate::runs::{home_to_read, pick};
 
 /// `kernelzero attach`.
@@ -69,13 +73,14 @@ const POLL: Duration = Duration::from_millis(50);
 /// `kernelzero attach`. The events come from the log's files, so the program misses none when the daemon
 /// ends; only what it asks for goes through the daemon.
 pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
+    if arguments.name.is_operator() {
+        let text = format!("--name {}: such names are those of `set` and the like", arguments.name);
+        return Err(Usage(text).into());
+    }
     let home = home_to_read(dir)?;
     let run = pick(&home, arguments.run)?;
     let run_dir = home.run_dir(run);
-    if daemon::about(&run_dir).is_none() {
-        let text = format!("run {run} has no daemon: start it with `kernelzero run --run {run}`");
-        return Err(Usage(text).into());
-    }
+    require_daemon(&home, run)?;
     let filter = Filter { events: arguments.events, actors: arguments.actors };
     filter.check().map_err(|why| Usage(format!("--events: {why}")))?;
     let hello = Hello {
@@ -137,6 +142,33 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
     })
 }
 
+/// Fails if nobody can be attached to a run.
+fn require_daemon(home: &Home, run: RunId) -> Result<()> {
+    if daemon::about(&home.run_dir(run)).is_some() {
+        return Ok(());
+    }
+    let log = home.open_run(run, OpenMode::ReadOnly)?;
+    let text = match kept::state_of(&log)?.position {
+        Position::Finished => format!("run {run} is finished: it has no daemon any more"),
+        _ => format!("run {run} has no daemon: start it with `kernelzero run --run {run}`"),
+    };
+    Err(Usage(text).into())
+}
+
+/// `kernelzero detach`.
+pub fn detach(dir: &Path, run: RunId, name: ActorName) -> Result<Exit> {
+    let home = home_to_read(dir)?;
+    require_daemon(&home, pick(&home, Some(run))?)?;
+    match Connection::operator(&home.run_dir(run))?.detach(name)? {
+        Outcome::Value(_) => println!("run {run}: {name} is sent away"),
+        Outcome::Refused(refused) => return Err(Usage(refused.why).into()),
+        Outcome::Accepted(recorded) => {
+            anyhow::bail!("the daemon answers a call to detach with {}", recorded.event.name())
+        }
+    }
+    Ok(Exit::Ok)
+}
+
 /// Has a built-in actor see events until the daemon ends and the log has no more.
 fn stay(
     actor: Box<dyn Attached>,
@@ -148,7 +180,12 @@ fn stay(
     loop {
         let alive = daemon::about(run_dir).is_some();
         let mut ask = |intent| connection.ask(&intent).map_err(|error| format!("{error:#}"));
-        match tended.lot(log, &mut ask) {
+        let dry = tended.lot(log, &mut ask);
+        // One that ends is followed to its end: what it records last is in the log.
+        if let Some(why) = connection.ended()?.filter(|why| why != DAEMON_ENDS) {
+            return Err(anyhow!("the daemon ended it: {why}; the run goes on"));
+        }
+        match dry {
             Ok(true) if !alive => return Ok(Exit::Ok),
             Ok(true) => std::thread::sleep(POLL),
             Ok(false) => {}

@@ -13,6 +13,7 @@ use super::{Which, effects};
 use crate::audit::{Report, Since, audit as audit_run};
 use crate::exit::Exit;
 use crate::host::HostConfig;
+use crate::shown;
 
 /// `kernelzero audit`.
 #[derive(Debug, Args)]
@@ -121,6 +122,6 @@ fn print(report: &Report) {
         );
     }
     for finding in report.findings.iter().take(50) {
-        println!("{finding}");
+        println!("{}", shown::line(finding));
     }
 }

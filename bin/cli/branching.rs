@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use actors::attached::{Filter, Hello, Outcome, PROTOCOL};
+use actors::attached::Outcome;
 use anyhow::Result;
 use clap::Args;
 use events::event::Event;
-use events::ids::{RunId, Seq};
+use events::ids::RunId;
 use events::intent::Intent;
 use events::rules::intent::freeze_key;
 use store::Home;
@@ -21,6 +21,7 @@ use crate::daemon;
 use crate::exit::{Exit, Usage};
 use crate::rescore::Record;
 use crate::runs::{home_to_read, pick};
+use crate::shown;
 
 /// `kernelzero restart`.
 #[derive(Debug, Args)]
@@ -88,11 +89,15 @@ pub fn fork(
 fn branched(dir: &Path, run: Option<RunId>, at: At, changes: &[Event]) -> Result<RunId> {
     let home = home_to_read(dir)?;
     let parent = pick(&home, run)?;
-    let branch = crate::branch::fork(dir, Some(parent), at, changes, format!("branch at {at}"))?;
+    let reason = format!("branch at {at}");
+    let (branch, changes) = crate::branch::fork(dir, Some(parent), at, changes, reason)?;
     if daemon::about(&home.run_dir(parent)).is_some() {
         println!("run {parent} goes on beside it: `stop --run {parent}` ends its daemon");
     }
     println!("branch {branch}");
+    for change in changes.iter().filter(|change| !matches!(change, Event::SamplesExcluded { .. })) {
+        tell(branch, change);
+    }
     Ok(branch)
 }
 
@@ -109,14 +114,7 @@ pub fn set(dir: &Path, run: Option<RunId>, intents: &[Intent]) -> Result<Exit> {
         }
         return Ok(Exit::Ok);
     }
-    let hello = Hello {
-        protocol: PROTOCOL,
-        name: format!("operator-{}", std::process::id()).parse()?,
-        what: "kernelzero".to_owned(),
-        after: Seq(0),
-        filter: Filter::of(&[]),
-    };
-    let mut daemon = Connection::open(&run_dir, &hello)?;
+    let mut daemon = Connection::operator(&run_dir)?;
     for intent in intents {
         match daemon.ask(intent)? {
             Outcome::Accepted(recorded) => tell(run, &recorded.event),
@@ -140,11 +138,12 @@ fn change_of(intent: &Intent) -> Option<Change> {
 }
 
 fn tell(run: RunId, event: &Event) {
-    let shown = |value: &Option<String>| value.clone().unwrap_or("(taken away)".to_owned());
+    let value_of =
+        |value: &Option<String>| value.as_deref().map_or("(taken away)".to_owned(), shown::line);
     match event {
-        Event::SettingChanged { key, value } => println!("run {run}: {key} = {}", shown(value)),
+        Event::SettingChanged { key, value } => println!("run {run}: {key} = {}", value_of(value)),
         Event::SettingPlanned { key, value, from } => {
-            println!("run {run}: {key} = {} from {from} on", shown(value));
+            println!("run {run}: {key} = {} from {from} on", value_of(value));
         }
         other => println!("run {run}: {}", other.name()),
     }

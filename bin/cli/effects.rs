@@ -16,6 +16,7 @@ use crate::engine::ChildEngine;
 use crate::exit::Exit;
 use crate::host::HostConfig;
 use crate::runs::home_to_read;
+use crate::shown;
 
 /// Does a sample of a run's effects again, with this machine's judge and engine. The run is only read.
 pub fn redo(
@@ -88,7 +89,7 @@ pub fn print(found: &Effects) {
             Outcome::NotRedoable(why) => ("cannot be done again", why),
             Outcome::Failed(why) => ("the world failed", why),
         };
-        println!("{} {}: {word}: {why}", one.seq, name(one.kind));
+        println!("{} {}: {word}: {}", one.seq, name(one.kind), shown::line(why));
     }
     measurements(found);
     for one in &found.redone {

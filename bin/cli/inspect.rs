@@ -17,15 +17,15 @@ use store::OpenMode;
 use super::Which;
 use crate::daemon;
 use crate::exit::{Exit, Usage};
-use crate::{kept, runs, summary};
+use crate::{kept, runs, shown, summary};
 
 /// `kernelzero log`.
 #[derive(Debug, Args)]
 pub struct LogArguments {
     #[command(flatten)]
     which: Which,
-    /// Only events of this name, such as `GroupScored`; may be given more than once.
-    #[arg(long = "type")]
+    /// Only events of these names, such as `StepTaken,GroupScored`.
+    #[arg(long = "type", value_delimiter = ',')]
     names: Vec<String>,
     /// Only events of this actor, such as `trainer`.
     #[arg(long)]
@@ -52,6 +52,7 @@ pub fn line(recorded: &Recorded) -> String {
         }
         _ => String::new(),
     };
+    let detail = shown::line(&detail);
     let cause = recorded.cause.map(|c| format!(" ← {c}")).unwrap_or_default();
     let (seq, actor, name) = (recorded.seq, actor_name(recorded.actor), recorded.event.name());
     format!("{seq:<7} {actor:<14} {name:<16}{cause}  {detail}")

@@ -45,7 +45,7 @@ pub fn rescore(home: &Path, arguments: &Arguments) -> Result<Exit> {
         println!("{value:#}");
         return Ok(Exit::Ok);
     }
-    if changed == 0 {
+    if changed == 0 && !arguments.all {
         let count = rows.len();
         println!("run {}: nothing changes in {count} steps by {}", record.run, said(arguments));
         return Ok(Exit::Ok);

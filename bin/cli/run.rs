@@ -23,7 +23,7 @@ use crate::daemon;
 use crate::exit::{Exit, Usage};
 use crate::plan::Plan;
 use crate::runs::{home_to_read, pick, unfinished};
-use crate::summary;
+use crate::{shown, summary};
 
 /// `kernelzero run`.
 #[derive(Debug, Args)]
@@ -109,7 +109,8 @@ pub fn stop(dir: &Path, run: Option<RunId>) -> Result<Exit> {
 pub(super) fn launch(home: &Home, options: &[String], detach: bool) -> Result<Exit> {
     let program = std::env::current_exe()?.with_file_name("kernelzerod");
     let log_path = home.dir().join("daemon.log");
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(&log_path)?;
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(&log_path);
+    let log = log.with_context(|| format!("writing {}", log_path.display()))?;
     let start = log.metadata()?.len();
     let mut child = Command::new(&program)
         .args(options)
@@ -155,7 +156,7 @@ fn died(child: &mut Child, log_path: &Path, start: u64) -> Result<Exit> {
     let said = String::from_utf8_lossy(&log[usize::try_from(start)?.min(log.len())..]).into_owned();
     let last: Vec<&str> = said.lines().rev().take(5).collect();
     for line in last.iter().rev() {
-        eprintln!("{line}");
+        eprintln!("{}", shown::line(line));
     }
     match status.code() {
         Some(0) => Ok(Exit::Ok),
@@ -236,7 +237,7 @@ impl View {
             "time left unknown".to_owned()
         };
         self.bar.set_position((progress * 1000.0) as u64);
-        let place = summary::position(&self.state);
+        let place = shown::line(&summary::position(&self.state));
         self.bar.set_message(format!("{place}, {rate:.0} tokens/s, {left}"));
         Ok(())
     }
@@ -272,6 +273,7 @@ impl View {
             }
             _ => return,
         };
+        let line = shown::line(&line);
         if std::io::stderr().is_terminal() {
             self.bar.println(format!("{} {line}", recorded.seq));
         } else {

@@ -14,7 +14,7 @@ use store::FileLog;
 
 use super::{Which, inspect};
 use crate::exit::{Exit, Usage};
-use crate::runs;
+use crate::{runs, shown};
 
 /// `kernelzero show`.
 #[derive(Debug, Args)]
@@ -68,6 +68,12 @@ impl Family {
         Ok(family)
     }
 
+    /// Whether an id begins so.
+    fn has(&self, text: &str) -> bool {
+        let next = self.names.range(text.to_owned()..).next();
+        next.is_some_and(|(id, _)| id.starts_with(text))
+    }
+
     fn find(&self, text: &str) -> Result<String> {
         let fits: Vec<&String> = self
             .names
@@ -115,11 +121,14 @@ impl Family {
 /// `kernelzero show`.
 pub fn show(home: &Path, arguments: &Arguments) -> Result<Exit> {
     let reader = runs::read(home, arguments.which.run)?;
-    let position = arguments.id.strip_prefix('#').unwrap_or(&arguments.id).parse::<u64>();
-    if let Ok(position) = position {
+    let family = Family::read(&reader.log)?;
+    let digits = arguments.id.strip_prefix('#').unwrap_or(&arguments.id);
+    // Ids may begin with digits, too: without its `#` a number is a position if there is such an event.
+    if let Ok(position) = digits.parse::<u64>()
+        && (digits != arguments.id || position <= reader.state.last.0 || !family.has(digits))
+    {
         return one(&reader.log, Seq(position));
     }
-    let family = Family::read(&reader.log)?;
     let id = family.find(&arguments.id)?;
     let wanted = family.of(&id);
     let mut groups: BTreeSet<GroupId> = BTreeSet::new();
@@ -143,7 +152,8 @@ pub fn show(home: &Path, arguments: &Arguments) -> Result<Exit> {
     })?;
     if arguments.code {
         for (seq, blob) in sources {
-            println!("\n--- {seq}\n{}", String::from_utf8_lossy(&reader.blobs.get(blob)?));
+            let code = reader.blobs.get(blob)?;
+            println!("\n--- {seq}\n{}", shown::lines(&String::from_utf8_lossy(&code)));
         }
     }
     Ok(Exit::Ok)

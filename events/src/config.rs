@@ -13,9 +13,11 @@ use crate::sample::Sampling;
 
 mod built_in;
 pub mod change;
+mod objective;
 mod value;
 
 pub use built_in::{BuiltIn, Metric};
+pub use objective::{Aggregate, Penalty, Ratio, Variant};
 pub use value::{Positive, Probability, Share, UpTo};
 
 /// One run, as TOML with kebab-case keys. Unknown keys are refused by name and line.
@@ -219,6 +221,9 @@ pub struct TrainerConfig {
     /// Of older ones every Nth is kept too; needs `keep-last`. Since 0.1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_every: Option<Positive>,
+    /// What is minimised, where it is not the paper's objective. Since 0.1.
+    #[serde(default, skip_serializing_if = "Variant::is_the_papers")]
+    pub objective: Variant,
 }
 
 /// The config is not right.
@@ -285,6 +290,7 @@ impl RunConfig {
             let text = "trainer.keep-every: without trainer.keep-last all checkpoints are kept";
             return refuse(text.to_owned());
         }
+        objective::check(&self.trainer).map_err(BadConfig)?;
         for (name, policy) in [("proposer", &self.proposer.policy), ("coder", &self.coder.policy)] {
             if policy.temperature.get() <= 0.0 {
                 return refuse(format!(

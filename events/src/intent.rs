@@ -9,6 +9,8 @@ use crate::ids::{BadId, Role, StepRef};
 
 /// Longest name of an attached actor, in bytes.
 const NAME: usize = 32;
+/// How the names of operators' commands begin.
+const OPERATOR: &str = "operator-";
 /// Names of the run's own actors, as the log writes them.
 const OWN: [&str; 9] = [
     "run-control",
@@ -36,6 +38,21 @@ impl ActorName {
         let length = self.bytes.iter().position(|byte| *byte == 0).unwrap_or(NAME);
         // Only ASCII gets in.
         std::str::from_utf8(&self.bytes[..length]).unwrap_or_default()
+    }
+}
+
+impl ActorName {
+    /// The name of a command that an operator gives, of the process with this number.
+    pub fn operator(process: u32) -> Self {
+        let text = format!("{OPERATOR}{process}");
+        let mut bytes = [0; NAME];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Self { bytes }
+    }
+
+    /// Whether it is one of an operator's commands.
+    pub fn is_operator(&self) -> bool {
+        self.as_str().starts_with(OPERATOR)
     }
 }
 

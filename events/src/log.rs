@@ -57,6 +57,22 @@ pub enum LogError {
         /// Process id of the owner, as far as known.
         owner: String,
     },
+    /// An archive is not what was exported, or not for this program.
+    #[error("the archive {path}: {what}")]
+    Archive {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Others use what is to be changed.
+    #[error("{path} is in use by {by}: try again when they are done")]
+    InUse {
+        /// The folder.
+        path: String,
+        /// Who, as far as known.
+        by: &'static str,
+    },
     /// The log was written by a newer program.
     #[error(
         "record {seq} has schema {found}, this program knows up to {known}: use a newer program"

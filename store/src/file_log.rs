@@ -92,9 +92,22 @@ impl FileLog {
     /// [`FileLog::open`] with settings.
     pub fn open_with(dir: &Path, mode: OpenMode, options: Options) -> Result<Self, LogError> {
         let dir = dir.canonicalize().map_err(io("cannot open", dir))?;
+        let lock = match mode {
+            OpenMode::Own => Some(OwnerLock::take(&dir)?),
+            OpenMode::ReadOnly => None,
+        };
+        Self::opened(dir, lock, options)
+    }
+
+    /// Opens the run in `dir` for who has its lock.
+    pub(crate) fn open_owned(dir: &Path, lock: OwnerLock) -> Result<Self, LogError> {
+        Self::opened(dir.to_owned(), Some(lock), Options::default())
+    }
+
+    fn opened(dir: PathBuf, lock: Option<OwnerLock>, options: Options) -> Result<Self, LogError> {
         let log = dir.join("log");
-        let own = mode == OpenMode::Own;
-        let lock = if own { Some(OwnerLock::take(&dir)?) } else { None };
+        let own = lock.is_some();
+        let mode = if own { OpenMode::Own } else { OpenMode::ReadOnly };
         let base = Base::read(&dir)?;
         let runs = dir.parent().unwrap_or(&dir);
         let ancestors = base.as_ref().map_or(Ok(Vec::new()), |base| ancestors(runs, base))?;
@@ -102,6 +115,11 @@ impl FileLog {
         let head_file = HeadFile::of_run(&dir)?;
         let head = head_file.read()?;
         let view = open_view(&log, before, head, bound(&dir, mode, head))?;
+        if base.is_some() && view.last == before.0 {
+            let what = "a branch has lost all records of its own: restore them; one that was cut off \
+                        while it was made had none, and its folder may be removed";
+            return Err(damaged(&log, 0, before.0 + 1, what));
+        }
         let outside = compare(&ancestors, &view, head, &head_file)?;
         let tail = leftover(&log, &view, head)?;
         let mut writer = None;

@@ -86,8 +86,8 @@ impl HeadFile {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        let what =
-            "the head kept outside the log is damaged: verify the log, then delete this file";
+        let what = "the head kept outside the log is damaged: restore this file, or make it empty to \
+                    accept the log as it is";
         Head::decode(&bytes).map(Some).ok_or_else(|| damaged(&self.path, 0, 0, what))
     }
 

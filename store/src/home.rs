@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use events::event::Draft;
 use events::ids::{RunId, Seq};
 use events::log::LogError;
 
@@ -11,8 +12,8 @@ use crate::disk;
 use crate::error::{io, refused};
 use crate::file_log::{FileLog, OpenMode};
 use crate::fork::{Base, ancestors};
-use crate::frame::HEADER;
 use crate::lineage::record_at;
+use crate::making::make;
 use crate::segment::sync_dir;
 
 /// `<home>/{runs,blobs,heads}`.
@@ -62,8 +63,8 @@ impl Home {
 
     /// Makes an empty run and owns it. Refused if it is there.
     pub fn create_run(&self, run: RunId) -> Result<FileLog, LogError> {
-        self.create(run, None)?;
-        self.open_run(run, OpenMode::Own)
+        let lock = make(&self.dir, run, None)?;
+        FileLog::open_owned(&self.run_dir(run), lock)
     }
 
     /// Opens a run; see [`FileLog::open`].
@@ -71,28 +72,28 @@ impl Home {
         FileLog::open(&self.run_dir(run), mode)
     }
 
-    /// Makes the run `new`, which shares the records of `parent` up to `at`, and owns it. Nothing
-    /// of the parent is written; the shared records are read from its files from then on.
-    pub fn fork_run(&self, parent: RunId, at: Seq, new: RunId) -> Result<FileLog, LogError> {
+    /// Makes the run `new`, which shares the records of `parent` up to `at` and goes on with `first`, and
+    /// owns it: whole or not at all, whatever happens meanwhile. Nothing of the parent is written; the
+    /// shared records are read from its files from then on. Refused without a first record.
+    pub fn fork_run(
+        &self,
+        parent: RunId,
+        at: Seq,
+        new: RunId,
+        first: Vec<Draft>,
+    ) -> Result<FileLog, LogError> {
         let dir = self.run_dir(parent);
+        if first.is_empty() {
+            return Err(refused("cannot fork", &dir, "a branch begins with a record of its own"));
+        }
         let log = FileLog::open(&dir, OpenMode::ReadOnly)?;
         let Some((_, head)) = record_at(&log.views()?, at.0)? else {
             return Err(refused("cannot fork", &dir, format!("it has no record {at}")));
         };
         let base = Base { parent, at, head };
         ancestors(&self.dir.join("runs"), &base)?;
-        self.create(new, Some(&base))?;
-        self.open_run(new, OpenMode::Own)
-    }
-
-    /// Removes a run that was made a moment ago and in which nothing was recorded.
-    pub fn discard(&self, run: RunId) -> Result<(), LogError> {
-        let dir = self.run_dir(run);
-        if begun(&dir.join("log"))? {
-            return Err(refused("cannot discard", &dir, "it has records"));
-        }
-        disk::remove_dir_all(&dir).map_err(io("cannot remove", &dir))?;
-        sync_dir(&self.dir.join("runs"))
+        let lock = make(&self.dir, new, Some((&base, first)))?;
+        FileLog::open_owned(&self.run_dir(new), lock)
     }
 
     /// The blobs of all runs.
@@ -104,40 +105,4 @@ impl Home {
     pub fn blobs_to_read(&self) -> Result<BlobDir, LogError> {
         BlobDir::read_only(&self.dir.join("blobs"))
     }
-
-    /// A run appears with everything it needs or not at all.
-    fn create(&self, run: RunId, base: Option<&Base>) -> Result<(), LogError> {
-        let dir = self.run_dir(run);
-        let already = || refused("cannot create", &dir, "there is a run with this id");
-        let head = self.dir.join("heads").join(run.to_string());
-        if dir.exists() || head.exists() {
-            return Err(already());
-        }
-        let temporary = self.dir.join("runs").join(format!("new-{run}"));
-        if temporary.exists() {
-            disk::remove_dir_all(&temporary).map_err(io("cannot remove", &temporary))?;
-        }
-        let log = temporary.join("log");
-        disk::create_dir_all(&log).map_err(io("cannot create", &log))?;
-        if let Some(base) = base {
-            base.write(&temporary)?;
-        }
-        sync_dir(&temporary)?;
-        disk::rename(&temporary, &dir).map_err(|e| match e.kind() {
-            std::io::ErrorKind::DirectoryNotEmpty => already(),
-            _ => io("cannot create", &dir)(e),
-        })?;
-        sync_dir(&self.dir.join("runs"))
-    }
-}
-
-/// Whether any segment in this folder has more than its header.
-fn begun(log: &Path) -> Result<bool, LogError> {
-    for entry in fs::read_dir(log).map_err(io("cannot list", log))? {
-        let entry = entry.map_err(io("cannot list", log))?;
-        if entry.metadata().map_err(io("cannot look at", log))?.len() > HEADER as u64 {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use events::event::Recorded;
-use events::ids::Digest;
+use events::ids::{Digest, Seq};
 use events::log::LogError;
 
 use crate::cursor::{Cursor, Step};
@@ -29,6 +29,11 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// Nothing yet, after the record `at` of an ancestor with this hash.
+    pub fn after(at: Seq, hash: Digest) -> Self {
+        Self { segments: Arc::default(), before: at.0, last: at.0, hash, end: 0 }
+    }
+
     /// Checks that the log starts where it must.
     pub fn check_start(&self, dir: &Path) -> Result<(), LogError> {
         let wanted = self.before + 1;

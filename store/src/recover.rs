@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use events::ids::Digest;
+use events::ids::{Digest, Seq};
 use events::log::LogError;
 
 use crate::cursor::{Cursor, Step};
@@ -36,7 +36,8 @@ pub(crate) fn open_view(
     }
     let segments = firsts.iter().map(|first| Segment::open(log, *first).map(Arc::new));
     let segments: Vec<_> = segments.collect::<Result<_, _>>()?;
-    let mut view = View { segments: Arc::new(segments), before, last: before, hash, end: 0 };
+    let mut view = View::after(Seq(before), hash);
+    view.segments = Arc::new(segments);
     view.check_start(log)?;
     if let Some(last) = view.segments.last() {
         let header = last.header;

@@ -135,6 +135,7 @@ fn a_tap_has_every_event_once_however_often_it_is_attached() {
         ("kind = \"lid\"", "unknown variant `lid`"),
         ("kind = \"alarm\", metric = \"kl\"", "`above` or `below`"),
         ("kind = \"tap\", file = \"x\", events = [\"Step\"]", "no event `Step`"),
+        ("kind = \"alarm\", metric = \"kl\", above = nan", "finite"),
         ("kind = \"tap\"", "missing field `file`"),
     ] {
         let refused = hall_less(&["attach", "--actor", actor]);

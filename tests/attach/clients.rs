@@ -204,5 +204,5 @@ fn a_program_that_fails_or_cannot_be_attached_is_told_of() {
     // The one owner of the log is gone with the last of its users.
     drop(blobs);
     let late = crate::cli::kernelzero(home.dir(), &["attach", "--", "true"]);
-    ends_with(&late, 2, "has no daemon");
+    ends_with(&late, 2, "is finished: it has no daemon any more");
 }

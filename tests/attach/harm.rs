@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 
+use crate::cli::ends_with;
 use crate::common::config;
 use crate::hall::Hall;
 use crate::protocol::{Line, codes};
@@ -82,15 +83,27 @@ fn a_flood_of_intents_is_taken_at_its_pace() {
 #[test]
 fn so_many_may_be_attached_and_no_more() {
     let hall = Hall::new(&config(4));
-    let inside: Vec<Line> =
+    let mut inside: Vec<Line> =
         (0..32).map(|n| Line::hello(&hall, &format!("actor-{n}"), json!({}))).collect();
     let mut late = Line::raw(&hall);
-    assert_eq!(late.hear()["end"]["why"], "too many are attached");
-    drop(inside);
+    let greet = r#"{"hello": {"protocol": 1, "name": "late"}}"#;
+    late.say(greet);
+    let why = late.hear()["end"]["why"].as_str().unwrap().to_owned();
+    assert!(why.contains("32 actors are attached"), "{why}");
+    // Who connects and says nothing takes none of the operators' places for long, and not all at once.
+    let silent: Vec<Line> = (0..6).map(|_| Line::raw(&hall)).collect();
+    ends_with(&hall.call(&["set", "coder.beta=0.4"]), 0, "coder.beta = 0.4 from round 1");
+    ends_with(&hall.call(&["status"]), 0, "planned");
+    let run = hall.run.to_string();
+    ends_with(&hall.call(&["detach", &run, "actor-7"]), 0, "actor-7 is sent away");
+    let heard =
+        std::iter::repeat_with(|| inside[7].hear()).find(|line| line["caught-up"].is_null());
+    assert!(heard.unwrap()["end"]["why"].as_str().unwrap().starts_with("sent away by operator-"));
+    drop((inside, silent));
     let mut again = loop {
         let mut line = Line::raw(&hall);
         // One that is refused may be ended before it has said who it is.
-        let _ = writeln!(line.stream, r#"{{"hello": {{"protocol": 1, "name": "late"}}}}"#);
+        let _ = writeln!(line.stream, "{greet}");
         if !line.hear()["welcome"].is_null() {
             break line;
         }

@@ -8,6 +8,7 @@ mod clients;
 #[path = "../common/mod.rs"]
 mod common;
 mod daemon;
+mod detaching;
 mod freezing;
 mod hall;
 mod harm;

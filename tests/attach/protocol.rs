@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use events::event::Recorded;
 use serde_json::{Value, json};
 
+use crate::cli::said;
 use crate::common::config;
 use crate::hall::Hall;
 
@@ -72,6 +73,10 @@ fn every_line_is_answered_and_every_intent_is_in_the_log() {
     assert_eq!(accepted["id"], "x");
     assert_eq!(accepted["accepted"]["event"]["Noted"]["text"], "hello");
     assert_eq!(accepted["accepted"]["actor"]["attached"], "tester");
+    // On a terminal it moves no cursor and is one line.
+    line.ask(r#"{"intent": "note", "text": "\u001b[2J\nforged\u009b"}"#);
+    let shown = said(&hall.call(&["log", "--type", "Noted,StepTaken"]));
+    assert!(shown.contains(r"\u{1b}[2J forged\u{9b}") && shown.lines().count() == 2, "{shown:?}");
     let set = line.ask(r#"{"intent": "set", "key": "coder.beta", "value": "0.7", "at": "round"}"#);
     let from = &set["accepted"]["event"]["SettingPlanned"]["from"];
     assert_eq!(*from, json!({ "round": 1, "role": "proposer", "step": 0 }));
@@ -80,6 +85,7 @@ fn every_line_is_answered_and_every_intent_is_in_the_log() {
         .replace('\n', "");
     assert_eq!(line.ask(&late)["accepted"]["event"]["SettingPlanned"]["from"], *from);
     for (text, code, says) in [
+        (r#"{"intent": "pause", "reason": " "}"#, "bad-intent", "say why"),
         (r#"{"intent": "melt"}"#, "bad-intent", "unknown variant `melt`"),
         (r#"{"intent": "note", "text": 3}"#, "bad-intent", "string"),
         (r#"{"intent": "set", "key": "seed", "value": "3"}"#, "bad-setting", "began with"),
@@ -118,7 +124,7 @@ fn every_line_is_answered_and_every_intent_is_in_the_log() {
     let recorded = hall.events();
     let names = codes(&recorded, "tester");
     let count = |name: &str| names.iter().filter(|n| **n == name).count();
-    assert_eq!((count("IntentRefused"), count("SettingPlanned"), count("Noted")), (8, 2, 1));
+    assert_eq!((count("IntentRefused"), count("SettingPlanned"), count("Noted")), (9, 2, 2));
     assert_eq!((names[0], *names.last().unwrap()), ("ActorAttached", "ActorDetached"));
 }
 

@@ -55,11 +55,11 @@ fn a_change_in_a_step_waits_for_the_boundary_that_it_names() {
         ] {
             ends_with(&set(change), 2, says);
         }
-        ends_with(&set("coder.beta=0.5"), 0, "coder.beta = 0.5 from round 1 proposer step 2 on");
-        ends_with(&set("judge.profile=paper"), 0, "from round 1 proposer step 2 on");
+        ends_with(&set("coder.beta=0.5"), 0, "coder.beta = 0.5 from round 1 coder step 1 on");
+        ends_with(&set("judge.profile=paper"), 0, "from round 1 coder step 1 on");
         let status = hall.call(&["status"]);
-        ends_with(&status, 0, "planned         coder.beta = 0.5 from round 1 proposer step 2 on");
-        ends_with(&set("coder.policy.group-size=2"), 0, "from round 1 proposer step 2 on");
+        ends_with(&status, 0, "planned         coder.beta = 0.5 from round 1 coder step 1 on");
+        ends_with(&set("coder.policy.group-size=2"), 0, "from round 1 coder step 1 on");
         running.join().unwrap();
     });
     let state = hall.bus.ask(Clone::clone).unwrap();
@@ -67,11 +67,12 @@ fn a_change_in_a_step_waits_for_the_boundary_that_it_names() {
     assert_eq!((config.coder.beta.get(), config.judge.profile), (0.5, Rules::Paper));
     assert_eq!(state.planned, []);
     let recorded = hall.events();
-    let from = step(1, Role::Proposer, 1);
+    // The Proposer has one step a phase.
+    let from = step(1, Role::Coder, 0);
     assert_eq!(planned(&recorded).iter().map(|(_, from)| *from).collect::<Vec<_>>(), [from; 3]);
     let refused = recorded.iter().filter(|r| r.event.name() == "IntentRefused").count();
     assert_eq!(refused, 4);
-    // The Coder's groups have two kernels, its first phase being after that step.
+    // The Coder's groups have two kernels from its first phase on.
     let kernels = recorded.iter().filter_map(|r| match &r.event {
         Event::KernelWritten { step, index, .. } if step.role == Role::Coder => Some(*index),
         _ => None,

@@ -212,7 +212,10 @@ pub fn archive(bytes: &[u8]) {
                 assert_eq!(report.events, imported.events);
             }
             Err(error) => {
-                let expected = matches!(error, LogError::Damaged { .. } | LogError::Newer { .. });
+                let expected = matches!(
+                    error,
+                    LogError::Archive { .. } | LogError::Damaged { .. } | LogError::Newer { .. }
+                );
                 assert!(expected, "{error}");
                 assert_eq!(home.runs().unwrap(), [], "it added a run");
             }

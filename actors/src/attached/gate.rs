@@ -12,6 +12,7 @@ use events::rules::api_table::ApiTable;
 use events::rules::intent::{Code, Refused, effect};
 use serde_json::{Map, Value, json};
 
+use super::inside::Inside;
 use super::line::{Answer, Hello, Outcome, PROTOCOL};
 use crate::bus::{Bus, Error};
 use crate::ports::WorldFailed;
@@ -37,7 +38,7 @@ pub struct Gate {
     /// All names of the run's API table.
     apis: BTreeSet<String>,
     fits: Fits,
-    inside: Mutex<BTreeSet<ActorName>>,
+    inside: Inside,
     /// When the next append may be, if all had come at their pace.
     free_at: Mutex<Instant>,
 }
@@ -73,7 +74,7 @@ impl Gate {
             let table = ApiTable::parse(&String::from_utf8_lossy(&bytes));
             apis = table.map_err(|error| WorldFailed(error.to_string()))?.apis();
         }
-        let (inside, free_at) = (Mutex::default(), Mutex::new(earliest(Instant::now())));
+        let (inside, free_at) = (Inside::default(), Mutex::new(earliest(Instant::now())));
         Ok(Arc::new(Self { bus, apis, fits: Box::new(fits), inside, free_at }))
     }
 
@@ -89,9 +90,7 @@ impl Gate {
         }
         hello.filter.check()?;
         let name = hello.name;
-        if !lock(&self.inside).insert(name) {
-            return Err(format!("an actor called {name} is attached: give another name"));
-        }
+        self.inside.enter(name)?;
         self.pace();
         let attached = (None, Event::ActorAttached { what: kept(&hello.what) });
         match self.bus.append(Actor::Attached(name), vec![attached]) {
@@ -100,7 +99,7 @@ impl Gate {
                 Ok(Session { gate: self.clone(), name, since, refusals: 0 })
             }
             Err(error) => {
-                lock(&self.inside).remove(&name);
+                self.inside.leave(name);
                 Err(error.to_string())
             }
         }
@@ -144,6 +143,11 @@ impl Session {
                 Ok(value) => Outcome::Value(value),
                 Err(why) => Outcome::Refused(Refused { code: Code::BadLine, why }),
             }
+        } else if let Some(name) = fields.get("detach") {
+            match self.detach(name) {
+                Ok(name) => Outcome::Value(json!(name)),
+                Err(why) => Outcome::Refused(Refused { code: Code::BadLine, why }),
+            }
         } else {
             let why = "give `intent` (freeze, thaw, set, pause, note, apis) or `get` (settings, \
                        apis, blob)";
@@ -167,10 +171,21 @@ impl Session {
         self.refusals >= REFUSALS
     }
 
-    /// Ends the session.
+    /// What is done when an operator sends the actor away, told why; must not wait for the actor.
+    pub fn on_sent_away(&self, close: impl Fn(&str) + Send + Sync + 'static) {
+        self.gate.inside.on_sent_away(self.name, Arc::new(close));
+    }
+
+    /// Why the actor was sent away, if it was.
+    pub fn sent_away(&self) -> Option<String> {
+        self.gate.inside.why(self.name)
+    }
+
+    /// Ends the session. `why` is what the log says, unless the actor was sent away.
     pub fn leave(self, why: &str) {
         self.gate.pace();
-        let detached = (Some(self.since), Event::ActorDetached { why: kept(why) });
+        let why = self.sent_away().unwrap_or_else(|| kept(why));
+        let detached = (Some(self.since), Event::ActorDetached { why });
         if let Err(error) = self.gate.bus.append(Actor::Attached(self.name), vec![detached]) {
             tracing::warn!(name = %self.name, %error, "an actor left, which is not recorded");
         }
@@ -218,6 +233,17 @@ impl Session {
         fits.map_err(|why| Refused { code: Code::BadSetting, why })
     }
 
+    /// Sends another actor away, for an operator; returns its name.
+    fn detach(&self, name: &Value) -> Result<ActorName, String> {
+        if !self.name.is_operator() {
+            return Err("only an operator sends others away: `kernelzero detach`".to_owned());
+        }
+        let name = name.as_str().ok_or("give its name as `detach`")?;
+        let name: ActorName = name.parse().map_err(|e| format!("`detach`: {e}"))?;
+        self.gate.inside.send_away(name, &format!("sent away by {}", self.name))?;
+        Ok(name)
+    }
+
     /// Answers a question; the inner error is the asker's.
     fn get(&self, fields: &Map<String, Value>) -> Result<Result<Value, String>, Error> {
         Ok(match fields.get("get").and_then(Value::as_str) {
@@ -241,7 +267,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        lock(&self.gate.inside).remove(&self.name);
+        self.gate.inside.leave(self.name);
     }
 }
 

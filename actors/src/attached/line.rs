@@ -14,6 +14,9 @@ pub const PROTOCOL: u32 = 1;
 /// Longest line that a gate takes, in bytes.
 pub const LINE_MAX: usize = 256 << 10;
 
+/// Why a daemon that ends ends a connection: what is in the log may still be read.
+pub const DAEMON_ENDS: &str = "the daemon ends";
+
 /// Which events an actor sees; absent is all, an empty list none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

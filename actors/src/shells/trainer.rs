@@ -96,6 +96,7 @@ pub fn job(
         clip_ratio: policy.clip_ratio.get(),
         micro_tokens: config.trainer.micro_tokens.get(),
         old_logprobs: config.trainer.old_logprobs,
+        variant: config.trainer.objective,
     })
 }
 

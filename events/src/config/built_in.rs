@@ -91,6 +91,11 @@ impl BuiltIn {
             BuiltIn::Alarm { above: None, below: None, .. } => {
                 Err("an alarm needs `above` or `below`".to_owned())
             }
+            BuiltIn::Alarm { above, below, .. }
+                if [above, below].into_iter().flatten().any(|bound| !bound.is_finite()) =>
+            {
+                Err("`above` and `below` of an alarm are finite numbers".to_owned())
+            }
             BuiltIn::Tap { events: Some(events), .. } => {
                 let names = crate::event::NAMES;
                 let unknown = events.iter().find(|name| !names.contains(&name.as_str()));

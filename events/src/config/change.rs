@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{BadConfig, RunConfig};
+use super::{BadConfig, RunConfig, objective};
 
 /// What has gone into the run before anything could be changed.
 const FIXED: [&str; 5] =
@@ -30,11 +30,17 @@ pub(super) fn with(
     let mut whole: Table =
         toml::from_str(&config.to_text()?).map_err(|e| BadConfig(e.to_string()))?;
     let (path, last) = key.rsplit_once('.').map_or((None, key), |(path, last)| (Some(path), last));
+    // Its table is not written while nothing stands in it.
+    let variant = path == Some(objective::PLACE);
+    let absent = any_time(key) || variant;
     let mut table = &mut whole;
     for part in path.into_iter().flat_map(|path| path.split('.')) {
+        if variant && !table.contains_key(part) {
+            table.insert(part.to_owned(), Value::Table(Table::new()));
+        }
         table = table.get_mut(part).and_then(Value::as_table_mut).ok_or_else(unknown)?;
     }
-    if !any_time(key) && !table.contains_key(last) {
+    if !absent && !table.contains_key(last) {
         return Err(unknown());
     }
     match value {
@@ -42,7 +48,7 @@ pub(super) fn with(
             let value = parsed(text, table.get(last));
             table.insert(last.to_owned(), value);
         }
-        None if any_time(key) => {
+        None if absent => {
             table.remove(last);
         }
         None => return Err(BadConfig(format!("{key}: it needs a value"))),
@@ -88,6 +94,18 @@ mod tests {
     }
 
     #[test]
+    fn the_objective_is_the_papers_where_nothing_is_said() {
+        let config = RunConfig::parse(EXAMPLE).unwrap();
+        assert!(!config.to_text().unwrap().contains("objective"));
+        let key = "trainer.objective.aggregate";
+        let changed = config.with(key, Some("token-mean")).unwrap();
+        assert!(changed.to_text().unwrap().contains("[trainer.objective]"));
+        let whole = changed.with("trainer.objective.importance-cap", Some("2")).unwrap();
+        assert_eq!(RunConfig::parse(&whole.to_text().unwrap()).unwrap(), whole);
+        assert_eq!(changed.with(key, None).unwrap(), config);
+    }
+
+    #[test]
     fn what_cannot_be_changed_is_named() {
         let config = RunConfig::parse(EXAMPLE).unwrap();
         let lines = config.with("coder.beta", Some("0.1\n[judge]\ntrials = 7")).unwrap_err();
@@ -104,6 +122,9 @@ mod tests {
             ("judge.trials", None, "needs a value"),
             ("judge.profile", Some("lax"), "judge.profile=lax: unknown variant"),
             ("coder.alpha", Some("7"), "coder.alpha=7: "),
+            ("trainer.objective.aggregate", Some("sample-sum"), "need each other"),
+            ("trainer.objective.clip-high", Some("0.0"), "must be above 0"),
+            ("trainer.objective.speed", Some("1"), "unknown field"),
             ("coder.policy.temperature", Some("0.0"), "must be above 0"),
         ] {
             let error = config.with(key, value).unwrap_err().to_string();

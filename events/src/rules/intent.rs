@@ -75,11 +75,14 @@ pub fn effect(
             Event::SettingChanged { key: key.clone(), value: value.clone() }
         }
         Intent::Set { key, value, at } => {
-            let from = boundary(next, at.unwrap_or(At::Next(Boundary::Step)));
+            let from = to_come(state, boundary(next, at.unwrap_or(At::Next(Boundary::Step))));
             Event::SettingPlanned { key: key.clone(), value: value.clone(), from }
         }
         Intent::Pause { reason } if reason.len() > TEXT_MAX => {
             return refused(Code::BadIntent, format!("`reason` is longer than {TEXT_MAX} bytes"));
+        }
+        Intent::Pause { reason } if reason.trim().is_empty() => {
+            return refused(Code::BadIntent, "`reason` is empty: say why the run is to stop");
         }
         Intent::Pause { reason } => Event::RunPaused { reason: reason.clone() },
         Intent::Note { text } => noted(text)?,
@@ -129,6 +132,17 @@ fn boundary(next: StepRef, at: At) -> StepRef {
         At::Next(Boundary::Round) if step == 0 && role == Role::Proposer => next,
         At::Next(Boundary::Phase) if role == Role::Proposer => start(round, Role::Coder),
         At::Next(Boundary::Phase | Boundary::Round) => start(round + 1, Role::Proposer),
+    }
+}
+
+/// The first step at or after `step` that will be there, as phases are long now: after a phase's last step
+/// it is the first of the next phase.
+pub fn to_come(state: &RunState, step: StepRef) -> StepRef {
+    let StepRef { round, role, step: index } = step;
+    match role {
+        _ if index < steps_in_phase(state, role) => step,
+        Role::Proposer => StepRef { round, role: Role::Coder, step: 0 },
+        Role::Coder => StepRef { round: round + 1, role: Role::Proposer, step: 0 },
     }
 }
 
@@ -203,6 +217,9 @@ mod tests {
         for (position, at, wanted) in [
             (open(step(1, proposer, 4)), at(Boundary::Step), step(1, proposer, 5)),
             (open(step(1, proposer, 4)), at(Boundary::Phase), step(1, coder, 0)),
+            // The phase has no further step.
+            (open(step(1, proposer, 19)), at(Boundary::Step), step(1, coder, 0)),
+            (open(step(1, coder, 19)), at(Boundary::Step), step(2, proposer, 0)),
             (open(step(1, proposer, 4)), at(Boundary::Round), step(2, proposer, 0)),
             (open(step(1, coder, 0)), at(Boundary::Phase), step(2, proposer, 0)),
             (open(step(1, coder, 0)), from(step(1, coder, 0)), step(1, coder, 1)),

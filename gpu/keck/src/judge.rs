@@ -168,7 +168,7 @@ impl Judge {
                 false => session.hear(left)?,
             };
             match &answer {
-                Answer::TimedOut => session.disturbed = self.strain.by_others(before),
+                Answer::TimedOut => session.disturbed |= self.strain.by_others(before),
                 _ => session.lingers = None,
             }
             let Answer::Said(reply) = &answer else { return self.blameless(answer) };

@@ -18,11 +18,31 @@ pub(crate) struct Lease(RwLock<()>);
 #[derive(Debug)]
 pub(crate) enum Held<'a> {
     /// With others.
-    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Shared { _guard: RwLockReadGuard<'a, ()>, _since: Since },
     /// Alone.
-    Alone { _guard: RwLockWriteGuard<'a, ()> },
+    Alone { _guard: RwLockWriteGuard<'a, ()>, _since: Since },
     /// This thread has it alone already.
     Already,
+}
+
+/// For people who ask who keeps the device from whom.
+#[derive(Debug)]
+pub(crate) struct Since {
+    start: Instant,
+    alone: bool,
+}
+
+impl Since {
+    fn now(alone: bool) -> Self {
+        Self { start: Instant::now(), alone }
+    }
+}
+
+impl Drop for Since {
+    fn drop(&mut self) {
+        let us = self.start.elapsed().as_micros() as u64;
+        tracing::trace!(alone = self.alone, us, "had the device");
+    }
 }
 
 /// The device for one thread alone, whatever it asks for meanwhile.
@@ -39,7 +59,8 @@ impl Lease {
         if ALONE.get() {
             return Held::Already;
         }
-        Held::Shared { _guard: self.0.read().unwrap_or_else(PoisonError::into_inner) }
+        let guard = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        Held::Shared { _guard: guard, _since: Since::now(false) }
     }
 
     /// Alone: waits until the others have ended what they do, and holds new ones back.
@@ -50,7 +71,7 @@ impl Lease {
         let start = Instant::now();
         let guard = self.0.write().unwrap_or_else(PoisonError::into_inner);
         tracing::trace!(us = start.elapsed().as_micros() as u64, "waited for the device");
-        Held::Alone { _guard: guard }
+        Held::Alone { _guard: guard, _since: Since::now(true) }
     }
 
     /// Alone for all that this thread does until the result is dropped.

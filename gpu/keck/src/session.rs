@@ -30,8 +30,11 @@ pub struct Session {
     log: Vec<u8>,
     /// It has lingered on the device, from then to its end.
     pub lingers: Option<Lingerer>,
-    /// It passed a deadline while others lingered: that says nothing of it.
+    /// It passed a deadline while others lingered, or while it waited for the disk: that says nothing of
+    /// it.
     pub disturbed: bool,
+    /// Pages that it had read from the disk when it was last asked.
+    pages_read: u64,
 }
 
 /// What a worker says, with the memory files that came along.
@@ -66,8 +69,14 @@ impl Session {
     /// Takes over a forked worker once it is confined and its device is open. Until then no code of
     /// a candidate exists in it, so whatever goes wrong is the world's fault.
     pub fn start(forked: Forked, file_limit: u64, timeout: Duration) -> Result<Self, Error> {
-        let mut session =
-            Self { forked, file_limit, log: Vec::new(), lingers: None, disturbed: false };
+        let mut session = Self {
+            forked,
+            file_limit,
+            log: Vec::new(),
+            lingers: None,
+            disturbed: false,
+            pages_read: 0,
+        };
         match session.hear(timeout)? {
             Answer::Said(reply) if reply.value["ready"] == true => Ok(session),
             Answer::TimedOut => Err(Error::Overloaded("a worker did not get ready".to_owned())),
@@ -93,6 +102,7 @@ impl Session {
 
     /// Puts a question. That the worker has gone is noticed when it is heard.
     pub fn put(&mut self, mut question: Value, blobs: &[(&str, Handed<'_>)]) -> Result<(), Error> {
+        self.pages_read = self.major_faults();
         question["blobs"] = blobs.iter().map(|(name, _)| *name).collect();
         let mut files: Vec<OwnedFd> = Vec::new();
         let mut fds = Vec::new();
@@ -122,6 +132,7 @@ impl Session {
         if let Some(answer) = self.listen(timeout)? {
             return Ok(answer);
         }
+        self.disturbed |= self.major_faults() > self.pages_read;
         self.kill();
         Ok(Answer::TimedOut)
     }
@@ -159,14 +170,27 @@ impl Session {
 
     /// How long the worker's main thread was ready to run but did not; zero if that is unknown.
     fn waited_for_cpu(&self) -> Duration {
-        let handle = self.forked.handle.as_raw_fd();
         let nanoseconds = || -> Option<u64> {
-            let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{handle}")).ok()?;
-            let pid = about.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
-            let times = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
-            times.split_whitespace().nth(1)?.parse().ok()
+            self.about_process("schedstat")?.split_whitespace().nth(1)?.parse().ok()
         };
         Duration::from_nanos(nanoseconds().unwrap_or(0))
+    }
+
+    /// Pages that the worker has read from the disk; zero if that is unknown.
+    fn major_faults(&self) -> u64 {
+        let pages = || -> Option<u64> {
+            let stat = self.about_process("stat")?;
+            // The name of the program, in brackets, may hold anything.
+            stat.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
+        };
+        pages().unwrap_or(0)
+    }
+
+    fn about_process(&self, file: &str) -> Option<String> {
+        let handle = self.forked.handle.as_raw_fd();
+        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{handle}")).ok()?;
+        let pid = about.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
+        std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()
     }
 
     fn packet(&mut self) -> Answer {

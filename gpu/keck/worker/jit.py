@@ -63,10 +63,12 @@ def smallest(x):
 
 
 def warm(arch):
-    """Called once in the warm process. Compiling does not need a device, only its architecture."""
+    """Called once in the warm process. Compiling does not need a device, only its architecture; nor does
+    Triton's part of the driver, which is compiled and loaded here."""
     knobs.build.impl = build
     without_device(JITFunction, "_do_compile")
     without_device(driver, "compile_module_from_src")
     tuning()
+    driver.CudaUtils()
     source = ASTSource(smallest, signature={"x": "*fp32"})
     triton.compile(source, target=GPUTarget("cuda", arch, 32))

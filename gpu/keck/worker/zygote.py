@@ -6,6 +6,7 @@ that socket closes, this process ends, and with it every worker: it is process 1
 namespace, and they have asked to die with their parent.
 """
 
+import concurrent.futures
 import gc
 import glob
 import json
@@ -75,24 +76,26 @@ def read_ahead():
 
 def warm_up(device, arch):
     """Everything a worker will need is imported here, so that a fork costs milliseconds."""
+    compiler = None
     if device != "cpu":
         read_ahead()
+        import jit
+        # Mostly other programs at work, so torch is imported meanwhile.
+        compiler = concurrent.futures.ThreadPoolExecutor(1)
+        compiled = compiler.submit(jit.warm, arch)
     import torch
     import torch.utils.cpp_extension  # noqa: F401
     import triton
     import triton.language  # noqa: F401
 
-    import jit
     import kernel
     import module
     import probe
     import tools
 
-    if device != "cpu":
-        # Compiles and loads Triton's part of the driver, once; it does not touch the device.
-        from triton.backends.nvidia.driver import CudaUtils
-        CudaUtils()
-        jit.warm(arch)
+    if compiler:
+        compiled.result()
+        compiler.shutdown()  # only one thread may fork
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     version = {"torch": torch.__version__, "triton": triton.__version__,

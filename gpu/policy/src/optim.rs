@@ -128,39 +128,31 @@ impl AdamW {
     fn update(&mut self, params: &Params, grad: &Tensor, norm: f64, u: &Update) -> Result<()> {
         let too_long = u.grad_clip > 0.0 && norm > u.grad_clip;
         let scale = if too_long { norm / u.grad_clip } else { 1.0 };
-        self.step += 1;
-        let (start, end) = (self.shard.start(), self.shard.end());
-        let (beta1, beta2, eps) = (self.beta1, self.beta2, self.eps);
-        let adam = |weight_decay| Adam { lr: u.lr, beta1, beta2, weight_decay, eps };
-        if let (Some(low), Some(fused)) =
-            (&params.low, fused::kernels(grad.device(), params.flat.f_kind()?)?)
-        {
-            let middle = params.decayed.clamp(start, end);
-            let parts = [(start, middle, u.weight_decay), (middle, end, 0.0)];
-            for (from, until, decay) in parts.into_iter().filter(|(from, until, _)| from < until) {
-                let part = |t: &Tensor| t.f_narrow(0, from - start, until - from);
-                let high = params.flat.f_narrow(0, from, until - from)?;
-                let state = [high, part(low)?, part(&self.m)?, part(&self.v)?];
-                let (grad, o) = (part(grad)?, adam(decay));
-                fused.adamw(state.each_ref(), &grad, &o, (self.step, scale))?;
-            }
-            return Ok(());
-        }
         let number =
             |x: f64| Tensor::f_from_slice(&[x as f32])?.f_squeeze()?.f_to_device(grad.device());
-        let (scale, count) = (number(scale)?, number(self.step as f64)?);
+        self.step += 1;
+        let (divisor, count) = (number(scale)?, number(self.step as f64)?);
+        let fused = fused::kernels(grad.device(), params.flat.f_kind()?)?;
+        let (start, end) = (self.shard.start(), self.shard.end());
         let mut at = start;
         while at < end {
             let decayed = at < params.decayed;
             let until = if decayed { params.decayed.min(end) } else { end };
             let n = CHUNK.min(until - at);
             let part = |t: &Tensor| t.f_narrow(0, at - start, n);
-            let whole = params.read_master(at, n)?;
             let weight_decay = if decayed { u.weight_decay } else { 0.0 };
+            let (beta1, beta2, eps) = (self.beta1, self.beta2, self.eps);
+            let adam = Adam { lr: u.lr, beta1, beta2, weight_decay, eps };
             let (grad, m, v) = (part(grad)?, part(&self.m)?, part(&self.v)?);
-            dispatch::adamw([&whole, &grad, &m, &v], &count, &scale, &adam(weight_decay))?;
-            if params.low.is_some() {
-                params.write_master(at, &whole)?;
+            if let (Some(fused), Some(low)) = (&fused, &params.low) {
+                let (high, low) = (params.flat.f_narrow(0, at, n)?, part(low)?);
+                fused.adamw([&high, &low, &m, &v], &grad, &adam, (self.step, scale))?;
+            } else {
+                let whole = params.read_master(at, n)?;
+                dispatch::adamw([&whole, &grad, &m, &v], &count, &divisor, &adam)?;
+                if params.low.is_some() {
+                    params.write_master(at, &whole)?;
+                }
             }
             at += n;
         }

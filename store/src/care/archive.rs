@@ -8,8 +8,10 @@
 //! blobs/<hash>                blobs as they are stored
 //! ```
 
+use std::collections::BTreeSet;
+
+use events::event::SCHEMA;
 use events::ids::{BlobId, Digest, RunId, Seq};
-use events::log::LogError;
 use serde::{Deserialize, Serialize};
 
 /// Name of the manifest.
@@ -82,12 +84,18 @@ fn id(text: &str) -> Option<RunId> {
 }
 
 impl Manifest {
-    /// Refuses what a newer program wrote.
-    pub fn check(&self) -> Result<(), LogError> {
-        let known = events::event::SCHEMA;
-        if self.format > FORMAT || self.schema > known {
-            let seq = self.runs.last().map_or(Seq(0), |line| line.last);
-            return Err(LogError::Newer { seq, found: self.schema.max(known + 1), known });
+    /// Refuses what a newer program wrote, and what names a run twice. The error says what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let (format, schema) = (self.format, self.schema);
+        if format > FORMAT || schema > SCHEMA {
+            return Err(format!(
+                "it has format {format} and records of schema {schema}, this program knows {FORMAT} and \
+                 {SCHEMA}: use a newer program"
+            ));
+        }
+        let runs: BTreeSet<RunId> = self.runs.iter().map(|line| line.run).collect();
+        if runs.len() < self.runs.len() {
+            return Err("its manifest names a run twice".to_owned());
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use crate::blob_file::Temporary;
 use crate::disk;
 use crate::error::{io, refused};
 use crate::home::Home;
+use crate::place_lock::PlaceLock;
 use crate::segment::sync_dir;
 
 const LEVEL: i32 = 3;
@@ -23,6 +24,7 @@ const LEVEL: i32 = 3;
 /// Writes `run`, the runs that it branched from and all blobs that they name into the new file
 /// `to`. An owner may go on meanwhile. On any failure `to` does not appear.
 pub fn export(home: &Home, run: RunId, to: &Path) -> Result<Copied, LogError> {
+    let _alone = PlaceLock::of(to)?;
     if to.exists() {
         return Err(refused("cannot export to", to, "there is such a file already"));
     }

@@ -33,12 +33,10 @@ pub struct Collected {
 /// Removes the blobs of `home` that no event of any run names and that are older than `age`.
 ///
 /// A blob is stored before the event that names it, so nobody else may have the blobs open: refused
-/// as `Owned` otherwise. Who opens them meanwhile waits. Refused too if a log is damaged. Killed in
+/// as `Owned` or `InUse` otherwise. Who opens them meanwhile waits. Refused too if a log is damaged. Killed in
 /// the middle, some blobs are gone and some are not; both are fine. A dry run takes no lock.
 pub fn gc(home: &Home, age: Duration, dry_run: bool) -> Result<Collected, LogError> {
     let dir = home.dir().join("blobs");
-    let owned =
-        |path: &Path, owner: String| LogError::Owned { path: path.display().to_string(), owner };
     let mut owners = Vec::new();
     for run in home.runs()? {
         let dir = home.run_dir(run);
@@ -46,11 +44,12 @@ pub fn gc(home: &Home, age: Duration, dry_run: bool) -> Result<Collected, LogErr
     }
     // An owner has the blobs open too; named here since a lock does not tell who has it.
     if let (Some((dir, pid)), false) = (owners.first(), dry_run) {
-        return Err(owned(dir, pid.to_string()));
+        return Err(LogError::Owned { path: dir.display().to_string(), owner: pid.to_string() });
     }
     let lock = if dry_run { None } else { Some(BlobLock::alone(&dir)?) };
     if let Some(None) = lock {
-        return Err(owned(&dir, "(unknown) that reads or writes blobs".into()));
+        let by = "a command that reads or writes blobs, such as a backup";
+        return Err(LogError::InUse { path: dir.display().to_string(), by });
     }
     let named = References::of_home(home)?;
     let mut collected = Collected::default();

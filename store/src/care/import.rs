@@ -14,9 +14,10 @@ use super::archive::{MANIFEST, MANIFEST_MAX, Manifest, Member};
 use super::stage::Stage;
 use crate::blob_file::{Failed, copy};
 use crate::disk;
-use crate::error::{damaged, io, refused};
+use crate::error::{io, refused};
 use crate::fork::{Base, ancestors};
 use crate::home::Home;
+use crate::making::alone;
 use crate::segment::sync_dir;
 use crate::verify::verify;
 
@@ -40,20 +41,21 @@ pub fn import(home: &Home, from: &Path) -> Result<Imported, LogError> {
     // Held to the end: blobs come before the run that names them, and no `gc` may come in between.
     let blobs = home.blobs()?;
     let file = File::open(from).map_err(io("cannot open", from))?;
-    let packed = zstd::Decoder::new(file).map_err(|e| bad(from, &e.to_string()))?;
+    let packed = zstd::Decoder::new(file).map_err(|e| bad(from, &e.to_string()))?.single_frame();
     let mut tar = tar::Archive::new(packed);
     let (manifest, stage) = unpack(&mut tar, home, from)?;
-    // The checksum at the end covers everything.
-    let rest = std::io::copy(&mut tar.into_inner(), &mut std::io::sink());
-    rest.map_err(|e| reading(from, e))?;
+    end(tar.into_inner(), from)?;
     let events = check(&manifest, &stage, from)?;
-    let (run, known) = split(&manifest, home, &stage)?;
+    split(&manifest, home, &stage)?;
     stage.sync()?;
     let needed = names(&stage.home)?;
     for blob in needed.blobs() {
         blobs.adopt(&stage.blobs.path(blob), blob)?;
     }
     blobs.sync()?;
+    let _alone = alone(home.dir())?;
+    // Others may have brought ancestors meanwhile.
+    let (run, known) = split(&manifest, home, &stage)?;
     let new = manifest.runs.iter().map(|line| line.run).filter(|run| !known.contains(run));
     let new: Vec<RunId> = new.collect();
     for run in &new {
@@ -64,7 +66,29 @@ pub fn import(home: &Home, from: &Path) -> Result<Imported, LogError> {
 }
 
 fn bad(archive: &Path, what: &str) -> LogError {
-    damaged(archive, 0, 0, format!("the archive is damaged or cut off: {what}"))
+    wrong(archive, format!("it is damaged or cut off: {what}"))
+}
+
+fn wrong(archive: &Path, what: String) -> LogError {
+    LogError::Archive { path: archive.display().to_string(), what }
+}
+
+/// Reads what comes after the last member: the zeros that end it, and nothing else. The checksum behind
+/// them covers everything.
+fn end(mut packed: Packed, from: &Path) -> Result<(), LogError> {
+    let more = || wrong(from, "there is more after its end".to_owned());
+    let mut buffer = [0; 4096];
+    loop {
+        match packed.read(&mut buffer).map_err(|e| reading(from, e))? {
+            0 => break,
+            read if buffer[..read].iter().all(|byte| *byte == 0) => {}
+            _ => return Err(more()),
+        }
+    }
+    match packed.finish().read(&mut buffer).map_err(|e| reading(from, e))? {
+        0 => Ok(()),
+        _ => Err(more()),
+    }
 }
 
 /// A failure to read is the archive's fault unless the system says otherwise.
@@ -93,7 +117,7 @@ fn unpack(
     first.take(MANIFEST_MAX).read_to_end(&mut text).map_err(|e| reading(from, e))?;
     let manifest: Manifest =
         serde_json::from_slice(&text).map_err(|e| bad(from, &format!("its manifest: {e}")))?;
-    manifest.check()?;
+    manifest.check().map_err(|what| wrong(from, what))?;
     let run = manifest.runs.last().ok_or_else(|| bad(from, "it holds no run"))?.run;
     require_new(home, run)?;
     let runs: BTreeSet<RunId> = manifest.runs.iter().map(|line| line.run).collect();
@@ -157,7 +181,8 @@ fn check(manifest: &Manifest, stage: &Stage, from: &Path) -> Result<u64, LogErro
     for line in &manifest.runs {
         let dir = stage.home.run_dir(line.run);
         disk::create_dir_all(&dir.join("log")).map_err(io("cannot create", &dir))?;
-        let report = verify(&dir, |_, _| ControlFlow::Break(()))?;
+        let report =
+            verify(&dir, |_, _| ControlFlow::Break(())).map_err(|e| inside(from, stage, e))?;
         if report.head != (line.last, line.head) {
             return Err(bad(from, &format!("run {} does not end as the manifest says", line.run)));
         }
@@ -174,6 +199,18 @@ fn check(manifest: &Manifest, stage: &Stage, from: &Path) -> Result<u64, LogErro
         ));
     }
     Ok(events)
+}
+
+/// Damage of what was unpacked is the archive's: its files are named as they are called there.
+fn inside(archive: &Path, stage: &Stage, error: LogError) -> LogError {
+    match error {
+        LogError::Damaged { path, offset, seq, what } => {
+            let file = Path::new(&path);
+            let file = file.strip_prefix(stage.home.dir()).unwrap_or(file).display();
+            bad(archive, &format!("{file} at byte {offset} (record {seq}): {what}"))
+        }
+        other => other,
+    }
 }
 
 fn names(home: &Home) -> Result<References, LogError> {

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use events::log::LogError;
 
-use crate::blob_lock::BlobLock;
 use crate::blobs::BlobDir;
 use crate::disk;
 use crate::error::{io, refused};
 use crate::home::Home;
+use crate::place_lock::PlaceLock;
 use crate::segment::sync_dir;
 
 #[derive(Debug)]
@@ -20,15 +20,15 @@ pub(crate) struct Stage {
     pub home: Home,
     pub blobs: BlobDir,
     published: bool,
+    /// Last, so that it is let go last.
+    _alone: PlaceLock,
 }
 
 impl Stage {
-    /// An empty home in `dir`. What someone who was killed left there is removed.
+    /// An empty home in `dir`. What someone who was killed left there is removed; refused while another
+    /// process makes it.
     pub fn create(dir: PathBuf) -> Result<Self, LogError> {
-        let blobs = dir.join("blobs");
-        if blobs.is_dir() && BlobLock::alone(&blobs)?.is_none() {
-            return Err(refused("cannot create", &dir, "another process is making it just now"));
-        }
+        let alone = PlaceLock::of(&dir)?;
         match disk::remove_dir_all(&dir) {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(io("cannot remove", &dir)(e)),
             _ => {}
@@ -36,7 +36,7 @@ impl Stage {
         disk::create_dir_all(&dir).map_err(io("cannot create", &dir))?;
         let home = Home::open(&dir)?;
         let blobs = home.blobs()?;
-        Ok(Self { dir, home, blobs, published: false })
+        Ok(Self { dir, home, blobs, published: false, _alone: alone })
     }
 
     /// Makes everything in it durable at once.

@@ -19,7 +19,7 @@ use crate::{FileLog, HeadState, Home, OpenMode, backup, export, gc, import, veri
 
 /// Seeds beyond the first [`SCHEDULES`] that once failed. Of those, 4 and 258 (heads lost with the power),
 /// 112 (a branch without its parent) and 392 (a segment that stayed) did.
-const ONCE_FAILED: &[u64] = &[2_303];
+const ONCE_FAILED: &[u64] = &[1_957, 2_303];
 const SCHEDULES: u64 = 500;
 
 #[test]
@@ -134,10 +134,12 @@ fn branch(world: &mut World, home: &Home, log: &FileLog, chance: &mut Chance) {
     let at = 1 + chance.below(last.0);
     let parent = log.dir().file_name().and_then(|n| n.to_str()).unwrap().parse().unwrap();
     let shared = numbers(log).unwrap()[..at as usize].to_vec();
+    let (drafts, batch) = world.batch(chance);
+    let whole = [shared, batch].concat();
     // Where it is made though its maker died, it is whole.
-    world.shared.insert(id, shared.clone());
-    if let Some(fork) = excused(world, home.fork_run(parent, Seq(at), id)) {
-        world.runs.entry(id).or_default().kept = shared;
+    world.branches.insert(id, whole.clone());
+    if let Some(fork) = excused(world, home.fork_run(parent, Seq(at), id, drafts)) {
+        world.runs.entry(id).or_default().kept = whole;
         world.append(&fork, id, chance);
     }
 }
@@ -152,7 +154,7 @@ fn copies(world: &World, home: &Home, log: &FileLog) {
         for run in copy.runs().unwrap() {
             verify(&copy.run_dir(run), |_, _| ControlFlow::Continue(())).unwrap();
             let found = numbers(&copy.open_run(run, OpenMode::ReadOnly).unwrap()).unwrap();
-            assert!(world.runs[&run].kept.starts_with(&found), "seed {}", world.seed);
+            world.may_hold(run, &found);
         }
     }
     let id = log.dir().file_name().and_then(|n| n.to_str()).unwrap().parse().unwrap();
@@ -168,7 +170,7 @@ fn copies(world: &World, home: &Home, log: &FileLog) {
     let imported = excused(world, import(&other, &archive));
     if imported.is_some() || other.run_dir(id).exists() {
         let found = numbers(&other.open_run(id, OpenMode::ReadOnly).unwrap()).unwrap();
-        assert!(world.runs[&id].kept.starts_with(&found), "seed {}", world.seed);
+        world.may_hold(id, &found);
     }
 }
 

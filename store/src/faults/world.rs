@@ -63,8 +63,8 @@ pub(super) struct Said {
 pub(super) struct World {
     pub folder: TempDir,
     pub runs: BTreeMap<RunId, Said>,
-    /// What branches share whose makers may have died before they were made.
-    pub shared: BTreeMap<RunId, Vec<u32>>,
+    /// What branches hold whose makers may have died before they were made.
+    pub branches: BTreeMap<RunId, Vec<u32>>,
     pub blobs: Vec<(BlobId, Vec<u8>)>,
     pub next: u32,
     pub seed: u64,
@@ -72,8 +72,8 @@ pub(super) struct World {
 
 impl World {
     pub fn new(seed: u64) -> Self {
-        let (runs, shared, blobs) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { folder: folder(), runs, shared, blobs, next: 1, seed }
+        let (runs, branches, blobs) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { folder: folder(), runs, branches, blobs, next: 1, seed }
     }
 
     pub fn dir(&self) -> PathBuf {
@@ -91,13 +91,21 @@ impl World {
     #[track_caller]
     pub fn compare(&mut self, run: RunId, found: &[u32]) {
         let seed = self.seed;
-        let shared = || self.shared.get(&run).cloned().unwrap_or_default();
-        let said = self.runs.entry(run).or_insert_with(|| Said { kept: shared(), doubt: vec![] });
+        let said = said(&mut self.runs, &self.branches, run);
         let doubt = std::mem::take(&mut said.doubt);
         if found != said.kept {
             said.kept.extend(doubt);
             assert_eq!(found, said.kept, "seed {seed}: {run} is not what was acknowledged");
         }
+    }
+
+    /// Whether this may be a copy of a run: a beginning of what was acknowledged, or all with what is in
+    /// doubt.
+    #[track_caller]
+    pub fn may_hold(&self, run: RunId, found: &[u32]) {
+        let said = said(&mut self.runs.clone(), &self.branches, run).clone();
+        let all = [said.kept.clone(), said.doubt].concat();
+        assert!(said.kept.starts_with(found) || found == all, "seed {}: {found:?}", self.seed);
     }
 
     /// Everything that was acknowledged is there, once, whole and sound; nothing else is.
@@ -122,12 +130,17 @@ impl World {
         }
     }
 
-    /// Appends a batch of new numbers; false if this process cannot go on.
-    pub fn append(&mut self, log: &FileLog, run: RunId, chance: &mut Chance) -> bool {
+    /// A batch of new numbers.
+    pub fn batch(&mut self, chance: &mut Chance) -> (Vec<Draft>, Vec<u32>) {
         let count = 1 + chance.below(4) as u32;
         let batch: Vec<u32> = (self.next..self.next + count).collect();
-        let drafts = batch.iter().map(|n| draft(*n, chance.of(&[0, 3, 60, 700]))).collect();
         self.next += count;
+        (batch.iter().map(|n| draft(*n, chance.of(&[0, 3, 60, 700]))).collect(), batch)
+    }
+
+    /// Appends a batch of new numbers; false if this process cannot go on.
+    pub fn append(&mut self, log: &FileLog, run: RunId, chance: &mut Chance) -> bool {
+        let (drafts, batch) = self.batch(chance);
         let before = log.head();
         let said = self.runs.entry(run).or_default();
         match log.append(drafts) {
@@ -175,6 +188,16 @@ impl World {
         self.compare(run, &found);
         Ok(log)
     }
+}
+
+/// What was said of a run, or what it holds if it is a branch whose maker died.
+fn said<'a>(
+    runs: &'a mut BTreeMap<RunId, Said>,
+    branches: &BTreeMap<RunId, Vec<u32>>,
+    run: RunId,
+) -> &'a mut Said {
+    let made = || branches.get(&run).cloned().unwrap_or_default();
+    runs.entry(run).or_insert_with(|| Said { kept: made(), doubt: vec![] })
 }
 
 /// All files below `dir`, sorted.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use events::ids::Seq;
 use events::log::{Blobs, Log, LogError};
 use store::conformance::{check_chain, draft};
-use store::{Home, OpenMode, export, import};
+use store::{Home, OpenMode, backup, export, import};
 use tempfile::TempDir;
 
 use super::{all, family, files, naming, run};
@@ -98,7 +98,8 @@ fn a_damaged_or_cut_archive_adds_nothing() {
     let mut refuse = |bytes: &[u8]| {
         fs::write(&bad, bytes).unwrap();
         let error = import(&t.home, &bad).unwrap_err();
-        assert!(matches!(error, LogError::Damaged { .. }), "{error}");
+        assert!(matches!(error, LogError::Archive { .. }), "{error}");
+        assert!(!error.to_string().contains("import-"), "{error}");
         assert!(t.home.runs().unwrap().is_empty());
         tried += 1;
     };
@@ -109,6 +110,10 @@ fn a_damaged_or_cut_archive_adds_nothing() {
         refuse(&bytes[..at]);
     }
     refuse(&bytes[..bytes.len() - 1]);
+    // More after its end: another archive, a frame that a decoder passes over, anything.
+    refuse(&[bytes.as_slice(), &bytes].concat());
+    refuse(&[&bytes[..], &[0x50, 0x2a, 0x4d, 0x18, 1, 0, 0, 0, 7]].concat());
+    refuse(&[&bytes[..], &[0]].concat());
     assert!(tried > 100);
     assert_eq!(fs::read_dir(t.home.dir()).unwrap().count(), 3, "no stage is left");
     import(&t.home, &t.archive).unwrap();
@@ -140,51 +145,110 @@ fn an_archive_made_by_hand_is_held_to_its_hashes_and_names() {
     let t = target();
     export(&place.home, run(2), &t.archive).unwrap();
     let bad = t.folder.path().join("bad.kz");
-    let refuse = |what: &str, change: &dyn Fn(&str, &mut Vec<u8>) -> Option<String>| {
+    let refuse = |what: &str, says: &str, change: &dyn Fn(&str, &mut Vec<u8>) -> Option<String>| {
         repacked(&t.archive, &bad, change);
         let error = import(&t.home, &bad).unwrap_err();
         assert!(
-            matches!(error, LogError::Damaged { .. } | LogError::Newer { .. }),
+            matches!(error, LogError::Archive { .. }) && error.to_string().contains(says),
             "{what}: {error}"
         );
         assert!(t.home.runs().unwrap().is_empty(), "{what}");
     };
     let keep = |name: &str| Some(name.to_owned());
-    refuse("a changed blob", &|name, bytes| {
+    refuse("a changed blob", "has another content", &|name, bytes| {
         if name.starts_with("blobs/") {
             bytes[5] ^= 1;
         }
         keep(name)
     });
-    refuse("a changed record", &|name, bytes| {
+    refuse("a changed record", "at byte", &|name, bytes| {
         if name.ends_with(".seg") {
             bytes[90] ^= 1;
         }
         keep(name)
     });
-    refuse("a blob is missing", &|name, _| {
+    refuse("a blob is missing", "is not in it", &|name, _| {
         if name.starts_with("blobs/") { None } else { keep(name) }
     });
-    refuse("a segment is missing", &|name, _| {
+    refuse("a segment is missing", "is missing", &|name, _| {
         if name.ends_with("01.seg") { None } else { keep(name) }
     });
-    refuse("the parent is missing", &|name, _| {
+    refuse("the parent is missing", "does not end as the manifest says", &|name, _| {
         if name.contains(&run(1).to_string()) { None } else { keep(name) }
     });
-    refuse("a path outside", &|name, _| {
+    refuse("a path outside", "does not belong there", &|name, _| {
         if name.starts_with("blobs/") { Some("../../escaped".into()) } else { keep(name) }
     });
-    refuse("no manifest", &|name, _| if name.ends_with(".json") { None } else { keep(name) });
-    refuse("a newer layout", &|name, bytes| {
+    refuse("no manifest", "does not begin with a manifest", &|name, _| {
+        if name.ends_with(".json") { None } else { keep(name) }
+    });
+    refuse("a newer layout", "use a newer program", &|name, bytes| {
         if name == "kernelzero.json" {
             let text = String::from_utf8(bytes.clone()).unwrap();
             *bytes = text.replace("\"format\": 1", "\"format\": 2").into_bytes();
         }
         keep(name)
     });
+    refuse("a run twice", "names a run twice", &|name, bytes| {
+        if name == "kernelzero.json" {
+            let text = String::from_utf8(bytes.clone()).unwrap();
+            let id = run(1).to_string();
+            *bytes = text.replace(&id, &run(2).to_string()).into_bytes();
+        }
+        keep(name)
+    });
     assert!(!t.folder.path().join("escaped").exists());
     repacked(&t.archive, &bad, |name, _| keep(name));
     import(&t.home, &bad).unwrap();
+}
+
+#[test]
+fn several_at_once_make_one_run() {
+    let (place, _) = family();
+    let t = target();
+    export(&place.home, run(2), &t.archive).unwrap();
+    let (copy, file) = (t.folder.path().join("copy"), t.folder.path().join("again.kz"));
+    type Work<'a> = &'a (dyn Fn() -> Result<(), LogError> + Sync);
+    let at_once = |work: Work<'_>| {
+        let done = std::thread::scope(|scope| {
+            let others: Vec<_> = (0..6).map(|_| scope.spawn(work)).collect();
+            others.into_iter().map(|other| other.join().unwrap()).collect::<Vec<_>>()
+        });
+        assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 1, "{done:?}");
+        for error in done.into_iter().filter_map(Result::err) {
+            let error = error.to_string();
+            assert!(["just now", "already"].iter().any(|why| error.contains(why)), "{error}");
+        }
+    };
+    at_once(&|| import(&t.home, &t.archive).map(drop));
+    at_once(&|| backup(&place.home, &copy).map(drop));
+    at_once(&|| export(&place.home, run(2), &file).map(drop));
+    assert_eq!(fs::read(&file).unwrap(), fs::read(&t.archive).unwrap());
+    for home in [&t.home, &Home::existing(&copy).unwrap()] {
+        for number in [1, 2] {
+            check_chain(&home.open_run(run(number), OpenMode::Own).unwrap());
+        }
+    }
+    assert_eq!(fs::read_dir(t.home.dir()).unwrap().count(), 3, "no stage and no lock is left");
+    assert_eq!(fs::read_dir(t.folder.path()).unwrap().count(), 4, "home, copy, two archives");
+}
+
+#[test]
+fn two_branches_imported_at_once_share_what_they_branched_from() {
+    let (place, _) = family();
+    drop(place.home.fork_run(run(1), Seq(9), run(5), vec![draft(6)]).unwrap());
+    let t = target();
+    let other = t.folder.path().join("other.kz");
+    export(&place.home, run(2), &t.archive).unwrap();
+    export(&place.home, run(5), &other).unwrap();
+    std::thread::scope(|scope| {
+        for archive in [&t.archive, &other] {
+            scope.spawn(|| import(&t.home, archive).unwrap());
+        }
+    });
+    for number in [1, 2, 5] {
+        check_chain(&t.home.open_run(run(number), OpenMode::Own).unwrap());
+    }
 }
 
 #[test]

@@ -132,6 +132,13 @@ fn every_flipped_byte_of_the_head_is_found() {
         flip(&place.head(), at);
     }
     place.verify().unwrap();
+    // What the error advises helps.
+    flip(&place.head(), 3);
+    let error = place.verify().unwrap_err().to_string();
+    assert!(error.contains("make it empty to accept the log as it is"), "{error}");
+    fs::write(place.head(), b"").unwrap();
+    drop(place.own().unwrap());
+    place.verify().unwrap();
 }
 
 #[test]

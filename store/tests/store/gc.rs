@@ -38,7 +38,7 @@ fn nothing_goes_while_someone_may_be_writing() {
     let blobs = place.home.blobs().unwrap();
     let loose = blobs.put(b"named in a moment").unwrap();
     let refused = gc(&place.home, Duration::ZERO, false).unwrap_err();
-    assert!(matches!(&refused, LogError::Owned { .. }), "{refused}");
+    assert!(matches!(&refused, LogError::InUse { .. }), "{refused}");
     let clone = blobs.clone();
     drop(blobs);
     assert!(gc(&place.home, Duration::ZERO, false).is_err(), "a copy of the handle counts too");

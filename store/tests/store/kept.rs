@@ -116,7 +116,7 @@ fn a_state_that_is_ahead_of_the_log_is_not_kept() {
 #[test]
 fn a_branch_keeps_its_own() {
     let place = Place::filled(64 << 20);
-    let branch = place.home.fork_run(place.run, Seq(4), run(8)).unwrap();
+    let branch = place.home.fork_run(place.run, Seq(4), run(8), drafts(1..2)).unwrap();
     branch.keep(&state(&branch)).unwrap();
     assert_eq!(branch.kept().unwrap(), Kept::State(Box::new(state(&branch))));
     assert_eq!(place.read().unwrap().kept().unwrap(), Kept::Nothing);

@@ -112,9 +112,8 @@ fn family() -> (Place, Vec<BlobId>) {
         log.append(drafts(0..4)).unwrap();
     }
     drop(log);
-    let branch = place.home.fork_run(run(1), Seq(17), run(2)).unwrap();
-    branch.append(vec![naming(ids[1]), draft(3)]).unwrap();
-    drop(branch);
+    let first = vec![naming(ids[1]), draft(3)];
+    drop(place.home.fork_run(run(1), Seq(17), run(2), first).unwrap());
     let other = place.home.create_run(run(3)).unwrap();
     other.append(vec![naming(ids[2]), naming(ids[0])]).unwrap();
     (place, ids)

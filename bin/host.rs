@@ -21,6 +21,8 @@ pub struct HostConfig {
     /// Devices that the models train on together, one process of the engine each; all of
     /// them sample. None are `device` alone.
     pub ranks: Vec<String>,
+    /// Gradient steps on a GPU give the same bytes when they are done again, on the same kind of GPU.
+    pub deterministic: bool,
     /// Judge jobs at the same time; 0 is one per core.
     pub judges: usize,
     /// Build CUDA candidates with torch's own headers only, which takes a minute each.
@@ -42,6 +44,7 @@ impl Default for HostConfig {
             engine: None,
             device: "cpu".to_owned(),
             ranks: Vec::new(),
+            deterministic: false,
             judges: 0,
             full_headers: false,
             timing_turns: 0,

@@ -52,6 +52,7 @@ pub struct EngineProcess {
     libraries: PathBuf,
     /// Of an engine with several ranks.
     ranks: Vec<String>,
+    deterministic: bool,
     log: PathBuf,
     running: Option<Running>,
     killer: Killer,
@@ -69,6 +70,7 @@ impl EngineProcess {
             program: host.engine()?,
             libraries: host.torch_libraries()?,
             ranks: host.ranks.clone(),
+            deterministic: host.deterministic,
             log,
             running: None,
             killer: Killer::default(),
@@ -98,6 +100,9 @@ impl EngineProcess {
             .process_group(0);
         if !self.ranks.is_empty() {
             command.args(["--ranks", &self.ranks.join(",")]);
+        }
+        if self.deterministic {
+            command.arg("--deterministic");
         }
         let what = format!("cannot start the engine {}", self.program.display());
         let mut child = command.spawn().map_err(world(&what))?;

@@ -2,7 +2,7 @@
 # Measures the judge on a machine with a GPU. Builds nothing: takes the programs from $BIN, Python
 # from $KERNELZERO_PYTHON, and the cases of $KERNELZERO_JUDGE_CASES (else the project's own). Writes
 # into $OUT. Parts: peer (KernelBench, whose `src` $KERNELBENCH names, beside the judge; $PEER_CUDA of
-# its CUDA candidates are timed), tables, stability, soak ($SOAK candidates), bitwise. All without
+# its CUDA candidates are timed), throughput (the Triton candidates of `peer` with three seeds each), tables, stability, soak ($SOAK candidates), bitwise. All without
 # arguments.
 set -uo pipefail
 BIN=${BIN:?the folder of kernelzero}
@@ -48,6 +48,12 @@ peer() {
         "$PY" "$tools/peer_builds.py" "$KERNELBENCH" "$work/cuda.jsonl" "$(nproc)"
 }
 
+throughput() {
+    pairs "$work/thrice.jsonl" $(printf '%s\n' "$sized" "$cases" "$own" | uniq) --backend triton --repeat 3
+    rate "judge, triton, cold, every check, start included" "$(wc -l < "$work/thrice.jsonl")" \
+        "$(batch thrice "$work/thrice.jsonl" "$plain")"
+}
+
 tables() {
     for profile in strict paper; do
         for set in own sized cases; do
@@ -90,7 +96,7 @@ bitwise() {
 date -u +%F
 for part in "${@:-all}"; do
     case $part in
-        all) peer; tables; stability; soak; bitwise ;;
+        all) peer; throughput; tables; stability; soak; bitwise ;;
         *) $part ;;
     esac
 done

@@ -13,6 +13,30 @@ use tch::{Device, Tensor};
 use crate::error::{Error, Result};
 use crate::metrics;
 
+unsafe extern "C" {
+    // `at::globalContext()`, and of what it answers `setDeterministicAlgorithms(bool, bool)` and
+    // `setDeterministicFillUninitializedMemory(bool)`: libtorch has no C names for them.
+    #[link_name = "_ZN2at13globalContextEv"]
+    fn global_context() -> *mut c_void;
+    #[link_name = "_ZN2at7Context26setDeterministicAlgorithmsEbb"]
+    fn set_deterministic(context: *mut c_void, on: bool, warn_only: bool);
+    #[link_name = "_ZN2at7Context39setDeterministicFillUninitializedMemoryEb"]
+    fn fill_uninitialised(context: *mut c_void, on: bool);
+}
+
+/// From now on libtorch's operations give the same bits for the same inputs on the same kind of device, in
+/// this process. Those that cannot say so on stderr.
+pub fn deterministic() {
+    // SAFETY: the names are those of torch 2.11, which tch holds us to; the context lives as long as the
+    // process, and its setters take booleans.
+    unsafe {
+        let context = global_context();
+        set_deterministic(context, true, true);
+        // What is not written is never read here.
+        fill_uninitialised(context, false);
+    }
+}
+
 /// The address of a symbol of the libraries that are loaded.
 fn symbol(name: &CStr) -> Result<*mut c_void> {
     // SAFETY: a look-up by name in what is loaded already.

@@ -12,6 +12,10 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
+    /// The same step on the same kind of GPU gives the same bytes: attention's way back adds in a fixed
+    /// order, which takes more time and memory.
+    #[arg(long, global = true)]
+    deterministic: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -30,7 +34,6 @@ enum Command {
     BenchGenerate(commands::bench_generate::Args),
     /// Compare every CUDA kernel with float64, and decoding with the model's forward, on a GPU.
     CheckKernels(commands::check_kernels::Args),
-
     /// Write a model with an adapter merged into its weights.
     Merge(commands::merge::Args),
     /// Measure training steps of a model of a given shape with random weights.
@@ -48,7 +51,11 @@ enum Command {
 fn main() -> ExitCode {
     settle_environment();
     keep_memory();
-    let result = match Cli::parse().command {
+    let cli = Cli::parse();
+    if cli.deterministic {
+        policy::libtorch::deterministic();
+    }
+    let result = match cli.command {
         Command::Serve(ranks) => serve(&ranks),
         Command::Sft(args) => commands::sft::run(&args),
         Command::TrainBpe(args) => commands::train_bpe::run(&args),

@@ -241,6 +241,35 @@ fn a_gpu_agrees_with_a_cpu() {
     }
 }
 
+/// What a mode without chance promises: the same step, the same bytes.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_gpu_without_chance_gives_the_same_bytes_again() {
+    policy::libtorch::deterministic();
+    let c = ModelConfig {
+        vocab: 1000,
+        hidden: 256,
+        heads: 8,
+        head_dim: 64,
+        context: 512,
+        ..common::tiny()
+    };
+    let params = Params::random(&c, 3, Kind::BFloat16, Device::Cuda(0)).unwrap();
+    let gpu = Model::new(c, params).unwrap();
+    let all: Vec<Sequence> = (0..24_u32)
+        .map(|i| Sequence {
+            tokens: (0..120).map(|t| (t * 37 + i * 101) % 1000).collect(),
+            prompt: 40,
+        })
+        .collect();
+    let rows: Vec<&Sequence> = all.iter().collect();
+    let first = common::packed_gradient(&gpu, &rows, u64::MAX);
+    for memory in [u64::MAX, 0, 0] {
+        // Whatever is kept, the same is computed.
+        assert!(first.equal(&common::packed_gradient(&gpu, &rows, memory)));
+    }
+}
+
 /// A reference whose layers come from the host's memory scores as one on the GPU does.
 #[test]
 #[ignore = "needs a GPU"]

@@ -246,6 +246,14 @@ impl Evidence for Loaded {
         Ok(bytes.clone())
     }
 
+    fn holds(&self, id: BlobId, content: &[u8]) -> Result<(), String> {
+        match self.0.get(&id) {
+            Some(bytes) if **bytes == *content => Ok(()),
+            Some(_) => Err("damaged".into()),
+            None => Err("missing".into()),
+        }
+    }
+
     fn purity_policy(&self) -> u32 {
         PURITY_POLICY
     }

@@ -23,6 +23,10 @@ pub trait Evidence {
     fn sound(&self, id: BlobId) -> Result<(), String> {
         self.blob(id).map(drop)
     }
+    /// Whether a blob is there, whose content was worked out and has its hash.
+    fn holds(&self, id: BlobId, _content: &[u8]) -> Result<(), String> {
+        self.sound(id)
+    }
     /// Version of the judge's static rules; what they say may differ between two of them.
     fn purity_policy(&self) -> u32;
     /// The judge's static reading of the module in a blob; pure. The error says what is wrong with it.
@@ -104,14 +108,13 @@ impl Auditor {
     }
 }
 
-/// All blobs that an event names, but the sample, which was read to check the event, and files of
-/// checkpoints: only who has seen the whole log knows which of them are still needed.
+/// All blobs that an event names, but those of an answer, which were looked at to check the event, and
+/// files of checkpoints: only who has seen the whole log knows which of them are still needed.
 fn blobs(event: &Event, evidence: &dyn Evidence) -> Check {
     match event {
-        Event::ModuleProposed { answer, .. } | Event::KernelWritten { answer, .. } => {
-            answer.source.map_or(Ok(()), |id| evidence.sound(id))
-        }
-        Event::CheckpointSaved { .. } => Ok(()),
+        Event::ModuleProposed { .. }
+        | Event::KernelWritten { .. }
+        | Event::CheckpointSaved { .. } => Ok(()),
         _ => event.blobs().into_iter().try_for_each(|id| evidence.sound(id)),
     }
 }

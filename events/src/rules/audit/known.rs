@@ -12,9 +12,10 @@ use super::super::prompt;
 use super::super::score::{self, Complete};
 use super::super::work::{self, SetOrder, Task};
 use super::{Evidence, text};
-use crate::config::RunConfig;
+use crate::config::{PolicyConfig, RunConfig};
 use crate::event::{Event, Validity};
 use crate::ids::{ApiSetId, BlobId, GroupId, KernelId, ModuleId, Role, RunId, StepRef, seed_at};
+use crate::sample::Frame;
 use crate::state::{KernelEntry, ModuleEntry, RunState, SetEntry};
 
 /// The API table, read once.
@@ -35,8 +36,17 @@ pub(super) struct Known {
     /// Where the members of each group are found.
     groups: Option<BTreeMap<GroupId, Members>>,
     tasks: Option<BTreeMap<ModuleId, Task>>,
-    /// The last prompt, and the set or module it is for: the answers to one prompt follow each other.
-    prompt: Option<(Uuid, String)>,
+    /// What was asked last: the answers to one prompt follow each other.
+    asked: Option<Asked>,
+}
+
+/// What a model is asked.
+pub(super) struct Asked {
+    /// The set or module that it is for.
+    of: Uuid,
+    pub prompt: String,
+    /// What its answers' samples begin and end with.
+    pub frame: Frame,
 }
 
 #[derive(Clone, Copy)]
@@ -76,7 +86,7 @@ impl Known {
     }
 
     fn pass_settings(&mut self) {
-        self.prompt = None;
+        self.asked = None;
         self.table.iter_mut().for_each(|table| table.factors = None);
     }
 
@@ -177,29 +187,38 @@ impl Known {
     }
 
     /// What the Proposer is asked for a set.
-    pub fn prompt_for_set(&mut self, config: &RunConfig, set: &SetEntry) -> &str {
-        let make = || prompt::for_apis(&config.proposer.policy.prompt, &set.apis);
-        match &mut self.prompt {
-            Some((of, _)) if *of == set.id.0 => {}
-            other => *other = Some((set.id.0, make())),
-        }
-        self.prompt.as_ref().map_or("", |(_, prompt)| prompt)
+    pub fn asked_for_set(&mut self, config: &RunConfig, set: &SetEntry) -> Result<&Asked, String> {
+        let policy = &config.proposer.policy;
+        self.asked(policy, set.id.0, || Ok(prompt::for_apis(&policy.prompt, &set.apis)))
     }
 
     /// What the Coder is asked for a module.
-    pub fn prompt_for_module(
+    pub fn asked_for_module(
         &mut self,
         config: &RunConfig,
         module: ModuleId,
         source: BlobId,
         evidence: &dyn Evidence,
-    ) -> Result<&str, String> {
-        if self.prompt.as_ref().is_none_or(|(of, _)| *of != module.0) {
-            let source = text(evidence, source)?;
-            let prompt = prompt::for_module(&config.coder.policy.prompt, &source);
-            self.prompt = Some((module.0, prompt));
+    ) -> Result<&Asked, String> {
+        let policy = &config.coder.policy;
+        self.asked(policy, module.0, || {
+            Ok(prompt::for_module(&policy.prompt, &text(evidence, source)?))
+        })
+    }
+
+    /// What was asked last, or what `prompt` makes if that was for another set or module.
+    fn asked(
+        &mut self,
+        policy: &PolicyConfig,
+        of: Uuid,
+        prompt: impl FnOnce() -> Result<String, String>,
+    ) -> Result<&Asked, String> {
+        if self.asked.as_ref().is_none_or(|asked| asked.of != of) {
+            let prompt = prompt()?;
+            let frame = Frame::of(&prompt, &policy.sampling()).map_err(|e| e.to_string())?;
+            self.asked = Some(Asked { of, prompt, frame });
         }
-        Ok(self.prompt.as_ref().map_or("", |(_, prompt)| prompt))
+        self.asked.as_ref().ok_or_else(|| "nothing was asked".to_owned())
     }
 
     /// The kernel, if it is one of the open step's tasks.

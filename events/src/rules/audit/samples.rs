@@ -1,12 +1,15 @@
 //! What models wrote and what was found out about it.
 
+use std::borrow::Cow;
+
 use super::super::{control, intent, validity};
-use super::known::Known;
+use super::known::{Asked, Known};
 use super::{Agreement, Check, Decided, Evidence, same};
+use crate::config::RunConfig;
 use crate::event::{Answer, CompileOutcome, Event, Finish};
 use crate::ids::{Digest, Role};
 use crate::outcome::{Failure, FailureKind, SourceReport};
-use crate::sample::Glance;
+use crate::sample::{Glance, Inside};
 use crate::state::RunState;
 
 pub(super) fn sampled(
@@ -36,7 +39,7 @@ pub(super) fn proposed(
 struct Wanted<'k> {
     index: u32,
     seed: u64,
-    prompt: &'k str,
+    asked: &'k Asked,
     role: Role,
 }
 
@@ -51,14 +54,14 @@ fn wanted<'k>(
         Event::ModuleProposed { module, set, index, .. } => {
             let slot = known.module(state, *set, (*module, *index));
             let slot = slot.ok_or("this module is not wanted here")?;
-            let prompt = known.prompt_for_set(config, slot.from);
-            Ok(Wanted { index: slot.index, seed: slot.seed, prompt, role: Role::Proposer })
+            let asked = known.asked_for_set(config, slot.from)?;
+            Ok(Wanted { index: slot.index, seed: slot.seed, asked, role: Role::Proposer })
         }
         Event::KernelWritten { kernel, module, index, .. } => {
             let slot = known.kernel(state, *module, (*kernel, *index));
             let slot = slot.ok_or("this kernel is not wanted here")?;
-            let prompt = known.prompt_for_module(config, *module, slot.from, evidence)?;
-            Ok(Wanted { index: slot.index, seed: slot.seed, prompt, role: Role::Coder })
+            let asked = known.asked_for_module(config, *module, slot.from, evidence)?;
+            Ok(Wanted { index: slot.index, seed: slot.seed, asked, role: Role::Coder })
         }
         _ => Err("not an answer".to_owned()),
     }
@@ -80,24 +83,48 @@ pub(super) fn written(
     same("the seed", &answer.seed, &wanted.seed)?;
     same("the policy", &answer.policy, &state.version(wanted.role))?;
     let bytes = evidence.blob(answer.sample)?;
+    let config = state.config.as_ref().ok_or("no config")?;
+    if let Some(inside) = wanted.asked.frame.inside(&bytes)
+        && let Some(Inside { text, tokens, logprobs, .. }) = Inside::read(&inside)
+    {
+        let drawn = Drawn { text, tokens: tokens.0, logprobs: logprobs.0 };
+        return answer_agrees(config, answer, &drawn, wanted.role, evidence);
+    }
     let sample: Glance<'_> =
         serde_json::from_slice(&bytes).map_err(|e| format!("sample {}: {e}", answer.sample))?;
-    same("the prompt", &&*sample.prompt, &wanted.prompt)?;
-    answer_agrees(state, answer, &sample, wanted.role)
+    same("the prompt", &&*sample.prompt, &&*wanted.asked.prompt)?;
+    same("the sampling", &sample.sampling, &config.policy(wanted.role).sampling())?;
+    let Glance { text, tokens, logprobs, .. } = sample;
+    let drawn = Drawn { text, tokens: tokens.0, logprobs: logprobs.0 };
+    answer_agrees(config, answer, &drawn, wanted.role, evidence)
 }
 
-fn answer_agrees(state: &RunState, answer: &Answer, sample: &Glance<'_>, role: Role) -> Check {
-    let config = state.config.as_ref().ok_or("no config")?;
-    let policy = config.policy(role);
-    same("the sampling", &sample.sampling, &policy.sampling())?;
-    same("the token count", &(answer.tokens as usize), &sample.tokens.0)?;
-    same("the number of log-probs", &sample.logprobs.0, &sample.tokens.0)?;
-    let longest = policy.max_output_tokens.get();
+/// What was drawn, as far as it is compared.
+struct Drawn<'a> {
+    text: Cow<'a, str>,
+    tokens: usize,
+    logprobs: usize,
+}
+
+fn answer_agrees(
+    config: &RunConfig,
+    answer: &Answer,
+    drawn: &Drawn<'_>,
+    role: Role,
+    evidence: &dyn Evidence,
+) -> Check {
+    same("the token count", &(answer.tokens as usize), &drawn.tokens)?;
+    same("the number of log-probs", &drawn.logprobs, &drawn.tokens)?;
+    let longest = config.policy(role).max_output_tokens.get();
     if answer.tokens > longest || (answer.finish == Finish::Length && answer.tokens < longest) {
         return Err(format!("{} tokens and {:?} do not fit", answer.tokens, answer.finish));
     }
-    let code = config.extractor.find(&sample.text, role).map(|code| Digest::of(code.as_bytes()));
-    same("the code", &answer.source, &code)
+    let Some(code) = config.extractor.find(&drawn.text, role) else {
+        return same("the code", &answer.source, &None);
+    };
+    let id = Digest::of(code.as_bytes());
+    same("the code", &answer.source, &Some(id))?;
+    evidence.holds(id, code.as_bytes())
 }
 
 /// What to make of static rules that do not say now what is recorded: a finding, unless others decided.

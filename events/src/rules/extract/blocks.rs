@@ -24,6 +24,9 @@ pub(super) struct Block<'a> {
 /// What follows the thoughts of an answer, without a byte order mark.
 pub(super) fn spoken(answer: &str) -> &str {
     let mut rest = answer.trim_start_matches('\u{feff}');
+    if !rest.contains("think>") {
+        return rest;
+    }
     loop {
         let opened = rest.trim_start().starts_with("<think>");
         match (end_of_thought(rest, opened), opened) {
@@ -92,12 +95,13 @@ impl Fence<'_> {
 /// All blocks in order.
 pub(super) fn blocks(answer: &str) -> Vec<Block<'_>> {
     let lines: Vec<&str> = answer.split_inclusive('\n').collect();
+    let thinks = answer.contains("<think>");
     let mut found = Vec::new();
     let mut budget = READ_MAX;
     let mut at = 0;
     while at < lines.len() {
         let Some(opening) = fence(lines[at]) else {
-            if lines[at].trim_start().starts_with("<think>") {
+            if thinks && lines[at].trim_start().starts_with("<think>") {
                 at += lines[at..].iter().take_while(|line| !line.contains("</think>")).count();
             }
             at += 1;

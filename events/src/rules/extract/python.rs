@@ -12,6 +12,19 @@ pub(super) struct Reader {
     broken: bool,
 }
 
+/// Which bytes mean nothing to a reader, in strings or outside.
+static PLAIN: [bool; 256] = plain();
+
+const fn plain() -> [bool; 256] {
+    let (mut plain, meant) = ([true; 256], b"#\\\"'()[]{}`$?");
+    let mut at = 0;
+    while at < meant.len() {
+        plain[meant[at] as usize] = false;
+        at += 1;
+    }
+    plain
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Quote {
     mark: u8,
@@ -74,6 +87,11 @@ impl Reader {
         self.goes_on = false;
         let mut at = 0;
         while at < line.len() && !self.broken {
+            // What is neither the end of a string nor the beginning of anything.
+            if PLAIN[usize::from(line[at])] {
+                at += 1;
+                continue;
+            }
             at = match self.string {
                 Some(quote) => self.inside(quote, line, at),
                 None => self.outside(line, at),

@@ -120,6 +120,19 @@ fn close(kernel: &'static str, what: &str, found: &[f32], wanted: &[f64], by: f6
     Ok(worst)
 }
 
+/// The gradient of a row's scores, given that of the target's log-probability and of the entropy, and the
+/// entropy.
+fn by_logits(
+    logp: &[f64],
+    target: i64,
+    (c, e, entropy): (f64, f64, f64),
+) -> impl Iterator<Item = f64> {
+    logp.iter().enumerate().map(move |(i, l)| {
+        let hit = if target == i as i64 { c } else { 0.0 };
+        hit - l.exp() * (c + e * (l + entropy))
+    })
+}
+
 fn scored(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Report> {
     let mut report = Report { kernel: "score", cases: 0, worst: 0.0 };
     for (rows, vocab, divisor) in
@@ -179,14 +192,9 @@ fn scored(gpu: &dyn Machine, rng: &mut ChaCha8Rng) -> Result<Report> {
         }
         let mut back = Vec::with_capacity(rows * vocab);
         for (r, logp) in logps.iter().enumerate() {
-            let c = f64::from(by_chosen[r]);
             let e = if entropic { f64::from(by_entropy[r]) } else { 0.0 };
-            let entropy = wanted[2][r];
-            let one = |(i, l): (usize, &f64)| {
-                let hit = if targets[r] == i as i64 { c } else { 0.0 };
-                (hit - l.exp() * (c + e * (l + entropy))) / f64::from(divisor)
-            };
-            back.extend(logp.iter().enumerate().map(one));
+            let by = (f64::from(by_chosen[r]), e, wanted[2][r]);
+            back.extend(by_logits(logp, targets[r], by).map(|g| g / f64::from(divisor)));
         }
         let shape = format!("[{rows}, {vocab}] / {divisor}");
         let worst = compare(gpu, "score_back", &shape, &on, &back, ROUNDED)?;

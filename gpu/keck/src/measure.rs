@@ -68,14 +68,7 @@ impl Judge {
         if job.backend == Backend::Cuda && self.device.kind() == "cpu" {
             return Ok((Execution::NoDevice, false));
         }
-        // The candidate's worker opens its device while the reference runs.
-        let (outcome, worker) = std::thread::scope(|scope| {
-            let worker = scope.spawn(|| self.worker("kernel"));
-            let outcome = self.reference(&job.module_source, job.seed, job.trials, job.timing);
-            (outcome, worker.join())
-        });
-        let outcome = outcome?;
-        let worker = worker.map_err(|_| Error::Bug("starting a worker panicked".to_owned()))??;
+        let outcome = self.reference(&job.module_source, job.seed, job.trials, job.timing)?;
         let reference = match outcome.as_ref() {
             Ok(reference) => reference,
             Err(AtFault(fault, text)) => {
@@ -83,7 +76,7 @@ impl Judge {
             }
         };
         let products = reference.products();
-        match self.candidate(job, reference, worker) {
+        match self.candidate(job, reference) {
             Ok(execution) => Ok((execution, products)),
             Err(Stop::Candidate(failure)) => Ok((Execution::Failed(failure), products)),
             Err(Stop::World(error)) => Err(error),
@@ -92,15 +85,10 @@ impl Judge {
 
     /// Memory that others held at the same time, a device that others hung on, or a cold disk is no fault
     /// of a candidate's: it runs again with the device alone.
-    fn candidate(
-        &self,
-        job: &MeasureJob,
-        reference: &Reference,
-        worker: Session,
-    ) -> Result<Execution, Stop> {
+    fn candidate(&self, job: &MeasureJob, reference: &Reference) -> Result<Execution, Stop> {
         let whole = self.config.exclusive.then(|| self.lease.whole());
         let mut disturbed = false;
-        let first = self.one_run(job, reference, worker, &mut disturbed);
+        let first = self.one_run(job, reference, &mut disturbed);
         let Err(Stop::Candidate(failure)) = &first else { return first };
         let memory = others_took_it(&failure.detail);
         if whole.is_some() || !(memory || disturbed) {
@@ -110,16 +98,16 @@ impl Judge {
         if memory {
             self.parked.clear();
         }
-        self.one_run(job, reference, self.worker("kernel")?, &mut disturbed)
+        self.one_run(job, reference, &mut disturbed)
     }
 
     fn one_run(
         &self,
         job: &MeasureJob,
         reference: &Reference,
-        mut session: Session,
         disturbed: &mut bool,
     ) -> Result<Execution, Stop> {
+        let mut session = self.worker("kernel")?;
         let result = self.run_candidate(job, reference, &mut session);
         // For people who debug a candidate; nothing is decided from it.
         tracing::debug!(printed = session.printed(), "candidate ended");

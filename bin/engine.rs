@@ -123,8 +123,11 @@ impl ChildEngine {
     fn save(&mut self, slot: &str) -> Result<Vec<(String, events::ids::BlobId)>, WorldFailed> {
         let folder = self.scratch.join("saved");
         let _ = std::fs::remove_dir_all(&folder);
-        let request =
-            json!({ "op": "save", "slot": slot, "dir": folder, "dtype": "f32", "optimizer": true });
+        // Blobs have names of one file each.
+        let request = json!({
+            "op": "save", "slot": slot, "dir": folder, "dtype": "f32", "optimizer": true,
+            "shard_bytes": u64::MAX,
+        });
         self.process.ask(&request)?;
         let mut files = Vec::new();
         for name in ["config.json", "model.safetensors", "optimizer.safetensors"] {

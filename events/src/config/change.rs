@@ -7,11 +7,10 @@ use super::{BadConfig, RunConfig, objective};
 /// What has gone into the run before anything could be changed.
 const FIXED: [&str; 5] =
     ["seed", "proposer.policy.init", "coder.policy.init", "sampler.table", "actors"];
-/// The last part of settings that need not be there.
+/// The last part of settings that need not be there and say nothing about a step.
 const OPTIONAL: [&str; 3] = ["freeze-at-step", "keep-last", "keep-every"];
 
 /// Whether a change may come while a step is open: what has been drawn for it does not depend on it.
-/// These are the settings that need not be there.
 pub fn any_time(key: &str) -> bool {
     key.rsplit('.').next().is_some_and(|last| OPTIONAL.contains(&last))
 }
@@ -103,6 +102,9 @@ mod tests {
         let whole = changed.with("trainer.objective.importance-cap", Some("2")).unwrap();
         assert_eq!(RunConfig::parse(&whole.to_text().unwrap()).unwrap(), whole);
         assert_eq!(changed.with(key, None).unwrap(), config);
+        let sums = config.with("trainer.objective.sum-per", Some("512")).unwrap();
+        let sums = sums.with(key, Some("sample-sum")).unwrap().with(key, None).unwrap();
+        assert_eq!(sums.with("trainer.objective.sum-per", None).unwrap(), config);
     }
 
     #[test]
@@ -122,7 +124,7 @@ mod tests {
             ("judge.trials", None, "needs a value"),
             ("judge.profile", Some("lax"), "judge.profile=lax: unknown variant"),
             ("coder.alpha", Some("7"), "coder.alpha=7: "),
-            ("trainer.objective.aggregate", Some("sample-sum"), "need each other"),
+            ("trainer.objective.aggregate", Some("sample-sum"), "set that first"),
             ("trainer.objective.clip-high", Some("0.0"), "must be above 0"),
             ("trainer.objective.speed", Some("1"), "unknown field"),
             ("coder.policy.temperature", Some("0.0"), "must be above 0"),

@@ -51,7 +51,8 @@ pub struct Variant {
     /// How tokens become one number; absent: sample-mean.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregate: Option<Aggregate>,
-    /// What the sums of `aggregate = "sample-sum"` are divided by, such as `max-output-tokens`.
+    /// What the sums of `aggregate = "sample-sum"` are divided by, such as `max-output-tokens`; without
+    /// such sums it says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum_per: Option<Positive>,
     /// How the divergence is estimated; absent: k3.
@@ -78,9 +79,9 @@ impl Variant {
 
 pub(super) fn check(trainer: &TrainerConfig) -> Result<(), String> {
     let v = &trainer.objective;
-    let sums = v.aggregate == Some(Aggregate::SampleSum);
-    if sums != v.sum_per.is_some() {
-        let text = "trainer.objective.sum-per: it and aggregate = \"sample-sum\" need each other";
+    // Settings change one at a time, so it may stand there before and after it is needed.
+    if v.aggregate == Some(Aggregate::SampleSum) && v.sum_per.is_none() {
+        let text = "trainer.objective.aggregate: \"sample-sum\" needs sum-per; set that first";
         return Err(text.to_owned());
     }
     for (key, value) in [

@@ -10,6 +10,8 @@ pub enum Loss {
     Ended(Option<String>),
     /// It said nothing until the deadline.
     Silent,
+    /// It or another of those that were waited for together said nothing until the deadline.
+    OneSilent,
     /// The link to it does not work, or carried nonsense.
     Broken(String),
 }
@@ -20,6 +22,7 @@ impl std::fmt::Display for Loss {
             Loss::Ended(None) => f.write_str("has ended"),
             Loss::Ended(Some(how)) => write!(f, "has ended ({how})"),
             Loss::Silent => f.write_str("was silent until the deadline"),
+            Loss::OneSilent => f.write_str("or another rank was silent until the deadline"),
             Loss::Broken(why) => write!(f, "cannot be reached ({why})"),
         }
     }

@@ -260,7 +260,9 @@ impl Star {
     /// Gives up waiting for whoever was silent. Nobody knows which rank that is where several are
     /// waited for: rank 0 names the next, another rank 0.
     pub fn silent(&mut self) -> Error {
-        self.bury(usize::from(self.rank == 0), Loss::Silent)
+        let several = self.world > 2;
+        let problem = if several { Loss::OneSilent } else { Loss::Silent };
+        self.bury(usize::from(self.rank == 0), problem)
     }
 
     /// The loss of `rank`, with how its process ended; rank 0 ends all others, too.

@@ -32,8 +32,6 @@ const NARROW: f64 = 0.015;
 const BUDGET: Duration = Duration::from_millis(1500);
 /// Only tasks with a shorter reference are also replayed as graphs.
 const SHORT_NS: u64 = 100_000;
-/// What a call of such a task takes at most when it is made for the first time, beside others.
-const SHORT_AT_FIRST_NS: u64 = 100 * SHORT_NS;
 
 /// Both sides, ready to be timed on the same inputs.
 pub(crate) struct Bench<'a> {
@@ -106,9 +104,8 @@ impl Bench<'_> {
     /// Only the calls need the device alone. Their results are looked at afterwards, in copies that
     /// were made between the calls.
     fn take(&mut self) -> Result<(Timing, Vec<Trial>), Stop> {
-        let captured = self.prepare()?;
         let exclusive = self.judge.device_alone();
-        let mut times = self.times(captured)?;
+        let mut times = self.times()?;
         drop(exclusive);
         self.roofline(&times)?;
         let mut checked = Vec::new();
@@ -160,19 +157,11 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What needs no device of its own: a first call of each side, and where that is not long, both as
-    /// graphs. Says whether they can be replayed.
-    fn prepare(&mut self) -> Result<bool, Stop> {
-        let _shared = self.judge.lease.shared();
-        let (_, theirs) = self.turn(ROUND, 1, 0)?;
-        // What others did on the device meanwhile is not theirs.
-        self.tails = Default::default();
-        Ok(median(&theirs) < SHORT_AT_FIRST_NS && self.captured()?)
-    }
-
     /// Calls as anyone makes them, then the work alone where it can be had.
-    fn times(&mut self, captured: bool) -> Result<Times, Stop> {
-        self.turn(ROUND, 1, 0)?;
+    fn times(&mut self) -> Result<Times, Stop> {
+        for _ in 0..2 {
+            self.turn(ROUND, 1, 0)?;
+        }
         let mut eager = Sides::default();
         self.turns(ROUND, &mut eager, FIRST_TURNS..FIRST_TURNS)?;
         // Only of calls that are not ahead of the device can it be told what they leave behind.
@@ -187,7 +176,7 @@ impl Bench<'_> {
             return Ok(Times { calls: CALLS as u32, eager, graph: None });
         }
         let short = median(&alone.reference_ns) < SHORT_NS;
-        let replayed = if short && captured { self.replayed()? } else { None };
+        let replayed = if short && self.captured()? { self.replayed()? } else { None };
         let work = match replayed {
             Some(sides) => sides,
             None => {

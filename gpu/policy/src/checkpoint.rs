@@ -35,6 +35,8 @@ const LOW: u8 = b'l';
 /// A training's state, wherever its parts are.
 struct Source<'a> {
     params: &'a Params,
+    /// Bytes of a file of weights at most.
+    shard: u64,
     ranks: RefCell<&'a mut Ranks>,
 }
 
@@ -60,10 +62,12 @@ impl Source<'_> {
 /// # Errors
 /// As [`save_model`].
 pub fn save(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> Result<()> {
-    save_among(policy, optim, dir, kind, &mut Ranks::alone(policy.model.device))
+    let mut ranks = Ranks::alone(policy.model.device);
+    save_among(policy, optim, dir, kind, files::SHARD_BYTES, &mut ranks)
 }
 
-/// The same where ranks train together: rank 0 writes, the others lend it their parts.
+/// The same where ranks train together: rank 0 writes, the others lend it their parts. Files of weights
+/// have at most `shard` bytes.
 ///
 /// # Errors
 /// As [`save_model`]; a rank that is lost.
@@ -72,6 +76,7 @@ pub fn save_among(
     optim: Option<&AdamW>,
     dir: &Path,
     kind: Kind,
+    shard: u64,
     ranks: &mut Ranks,
 ) -> Result<()> {
     let params = policy.model.trained();
@@ -85,10 +90,11 @@ pub fn save_among(
             }
         });
     }
-    let source = Source { params, ranks: RefCell::new(ranks) };
+    let source = Source { params, shard, ranks: RefCell::new(ranks) };
     let written = save_from(policy, optim, dir, kind, &source);
     let lent = source.ranks.borrow_mut().enough();
-    written.and(lent)
+    // A rank that is lost ends all of them, whatever else went wrong.
+    lent.and(written)
 }
 
 fn save_from(
@@ -116,7 +122,8 @@ fn save_from(
 /// The system's, with the file. Each file is written whole or not at all, the weights last.
 pub fn save_model(policy: &Policy, optim: Option<&AdamW>, dir: &Path, kind: Kind) -> Result<()> {
     let mut ranks = Ranks::alone(policy.model.device);
-    let source = Source { params: &policy.model.params, ranks: RefCell::new(&mut ranks) };
+    let (params, shard) = (&policy.model.params, files::SHARD_BYTES);
+    let source = Source { params, shard, ranks: RefCell::new(&mut ranks) };
     write_model(policy, optim, dir, kind, &source)
 }
 
@@ -140,7 +147,7 @@ fn write_model(
         save_optimizer(source, optim, &dir.join(OPTIMIZER_FILE), kind != Kind::Float)?;
     }
     let weights = params.export("", kind, |at, n| source.master(at, n));
-    files::write_weights(dir, weights, files::SHARD_BYTES)
+    files::write_weights(dir, weights, source.shard)
 }
 
 fn save_optimizer(source: &Source, optim: &AdamW, path: &Path, master: bool) -> Result<()> {

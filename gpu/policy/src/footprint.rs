@@ -4,6 +4,7 @@ use tch::{Device, Kind};
 
 use crate::config::{Architecture, ModelConfig};
 use crate::error::{Error, Result};
+use crate::fused;
 use crate::metrics;
 use crate::model::Model;
 
@@ -41,10 +42,10 @@ pub(crate) const RESERVE: u64 = 2_500_000_000;
 /// (bfloat16) need fewer tensors in between, and no place for the gradient of a matrix.
 pub(crate) fn working(c: &ModelConfig, kind: Kind, tokens: i64) -> u64 {
     let size = kind.elt_size_in_bytes() as i64;
-    let fused = kind == Kind::BFloat16;
+    let fused = kind == Kind::BFloat16 && fused::serves(c);
     let (inner, matrix) = if fused { (4, 0) } else { (6, size) };
     let block = tokens * (inner * c.ffn + 6 * c.hidden) * size + 2 * c.ffn * c.hidden * matrix;
-    let logit = if fused && c.vocab % 8 == 0 { size } else { 2 * 4 + 2 * size };
+    let logit = if kind == Kind::BFloat16 && c.vocab % 8 == 0 { size } else { 2 * 4 + 2 * size };
     let chunk = rows_at_once(c).min(tokens) * c.vocab * logit;
     let head = chunk + c.vocab * c.hidden * matrix + tokens * c.hidden * size;
     block.max(head) as u64
@@ -55,7 +56,8 @@ const LOGITS: i64 = 5 << 26;
 
 /// Positions whose logits exist at once on a GPU, in multiples that GEMM likes.
 pub(crate) fn rows_at_once(c: &ModelConfig) -> i64 {
-    (LOGITS / c.vocab / 256 * 256).max(256)
+    // The grid of a kernel has so many rows at most.
+    (LOGITS / c.vocab / 256 * 256).clamp(256, 65_536 - 256)
 }
 
 /// Bytes that the layers of a pack of `tokens` may keep for the way back, when `resident` bytes of

@@ -48,6 +48,11 @@ pub(crate) fn kernels(place: Device, kind: Kind) -> Result<Option<Fused>> {
     }
 }
 
+/// Whether they know the layers of a model of this shape.
+pub(crate) fn serves(c: &ModelConfig) -> bool {
+    c.head_dim % 16 == 0 && c.ffn % 8 == 0
+}
+
 /// The kernels on tensors. All are bfloat16 and row-major unless said.
 pub(crate) struct Fused(Rc<Gpu>);
 

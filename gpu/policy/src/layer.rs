@@ -56,9 +56,10 @@ pub(crate) struct Context<'a> {
 
 impl<'a> Context<'a> {
     pub(crate) fn new(model: &'a Model, turn: &'a Turn, spans: &'a Spans) -> Result<Self> {
-        let c = &model.config;
-        let served = c.head_dim % 16 == 0 && c.ffn % 8 == 0;
-        let fused = if served { fused::kernels(model.device, model.kind)? } else { None };
+        let fused = match fused::serves(&model.config) {
+            true => fused::kernels(model.device, model.kind)?,
+            false => None,
+        };
         Ok(Context { model, turn, spans, fused })
     }
 

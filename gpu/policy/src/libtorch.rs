@@ -11,6 +11,7 @@ use std::ffi::{CStr, c_void};
 use tch::{Device, Tensor};
 
 use crate::error::{Error, Result};
+use crate::fused;
 use crate::metrics;
 
 unsafe extern "C" {
@@ -130,6 +131,10 @@ pub(crate) fn add_product(sum: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
         return Err(Error::Request("a gradient's product got tensors that do not fit".into()));
     }
     let (tokens, out, inner) = (tokens as i32, out as i32, inner as i32);
+    if let Device::Cuda(index) = sum.device() {
+        // The handle is that of the thread's device.
+        fused::device(index)?.bind()?;
+    }
     let (handle, product) =
         (symbol(c"torch_get_current_cuda_blas_handle")?, symbol(c"cublasGemmEx")?);
     let mut blas = std::ptr::null_mut();
@@ -144,7 +149,10 @@ pub(crate) fn add_product(sum: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
             blas, PLAIN, TURNED, inner, out, tokens, &one, x.data_ptr(), BF16, inner, dy.data_ptr(),
             BF16, out, &one, sum.data_ptr(), F32, inner, SUMS_F32, ANY,
         );
-        done(code, "cublasGemmEx")
+        match code {
+            0 => Ok(()),
+            _ => Err(Error::Request(format!("cuBLAS refused a gradient's product: status {code}"))),
+        }
     }
 }
 

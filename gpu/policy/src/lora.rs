@@ -250,6 +250,22 @@ impl Model {
             return Ok(());
         }
         let mut before: Vec<(usize, Tensor)> = Vec::new();
+        let merged = self.add_products(adapter, &mut before);
+        if merged.is_err() {
+            // Half a merge is none.
+            for (index, matrix) in &before {
+                self.params.views[*index].shallow_clone().f_copy_(matrix)?;
+            }
+            return merged;
+        }
+        if let Some(adapter) = &mut self.adapter {
+            adapter.before = Some(before);
+        }
+        Ok(())
+    }
+
+    /// Adds each piece's product to its matrix, which is put into `before` as it was.
+    fn add_products(&self, adapter: &Adapter, before: &mut Vec<(usize, Tensor)>) -> Result<()> {
         for piece in &adapter.pieces {
             let layer = self.layer(piece.layer)?;
             let index = layer.matrix(piece.proj).1;
@@ -264,9 +280,6 @@ impl Model {
             let mut rows = matrix.f_narrow(0, piece.row, piece.rows)?;
             let whole = rows.f_to_kind(sum)?.f_add(&more)?;
             rows.f_copy_(&whole)?;
-        }
-        if let Some(adapter) = &mut self.adapter {
-            adapter.before = Some(before);
         }
         Ok(())
     }

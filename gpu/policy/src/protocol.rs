@@ -35,6 +35,9 @@ pub enum Request {
         /// Write the optimizer too.
         #[serde(default)]
         optimizer: bool,
+        /// Largest file of weights, in bytes; more are written in several, with an index.
+        #[serde(default = "shard")]
+        shard_bytes: u64,
     },
     /// Lists slots and devices.
     Info,
@@ -172,6 +175,9 @@ pub struct Grpo {
 
 fn cpu() -> String {
     "cpu".into()
+}
+fn shard() -> u64 {
+    crate::files::SHARD_BYTES
 }
 fn f32_word() -> String {
     "f32".into()

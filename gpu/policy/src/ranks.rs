@@ -306,7 +306,11 @@ impl Ranks {
             };
             let (at, n) = (word(1)?, word(9)?);
             let part = own(order[0]).ok_or_else(|| broken("an order of what is not there"))?;
-            let part = part.f_narrow(0, at, n)?.f_to_device(Device::Cpu)?.f_contiguous()?;
+            let copied = || -> Result<Tensor> {
+                Ok(part.f_narrow(0, at, n)?.f_to_device(Device::Cpu)?.f_contiguous()?)
+            };
+            // Rank 0 waits for it: without it there is no going on.
+            let part = copied().map_err(|e| broken(&e.to_string()))?;
             group.star.send(0, bytes(&part)?)?;
         }
     }

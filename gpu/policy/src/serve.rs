@@ -97,7 +97,7 @@ impl Server {
             Request::Generate(g) => {
                 let slot = self.slots.get_mut(&g.slot).ok_or_else(|| empty(&g.slot))?;
                 if slot.policy.model.adapter.is_some() {
-                    slot.policy.model.merge()?;
+                    self.ranks.agree(slot.policy.model.merge())?;
                 }
                 answers(&mut self.ranks, &slot.policy, g, link)
             }

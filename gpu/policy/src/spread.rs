@@ -79,9 +79,16 @@ impl Spread<'_> {
             Err(e) => e.to_string(),
         };
         ranks.report(&[&END.to_le_bytes(), text.as_bytes()].concat())?;
-        // A call that came too late is let pass.
-        while ranks.hear()?.is_some_and(|word| word != "over") {}
-        Ok(())
+        loop {
+            match ranks.hear()?.as_deref() {
+                None | Some("over") => return Ok(()),
+                // It came too late.
+                Some("stop") => {}
+                Some(_) => {
+                    return ranks.or_end(Err(Error::Request("not a word of sampling".into())));
+                }
+            }
+        }
     }
 }
 

@@ -46,8 +46,8 @@ impl Server {
             }
             Request::Generate(g) => self.lend_samples(g),
             Request::Grpo(g) => self.train(g),
-            Request::Save { slot, dir, dtype, optimizer } => {
-                self.save(&slot, &dir, &dtype, optimizer)
+            Request::Save { slot, dir, dtype, optimizer, shard_bytes } => {
+                self.save(&slot, &dir, &dtype, optimizer, shard_bytes)
             }
             other => Err(Error::Request(format!("not for all ranks: {other:?}"))),
         }
@@ -69,7 +69,7 @@ impl Server {
     fn lend_samples(&mut self, g: Generate) -> Result<Body> {
         let slot = self.slots.get_mut(&g.slot).ok_or_else(|| empty(&g.slot))?;
         if slot.policy.model.adapter.is_some() {
-            slot.policy.model.merge()?;
+            self.ranks.agree(slot.policy.model.merge())?;
         }
         let policy = &slot.policy;
         let prompts = g.prompts.into_iter().map(|ask| prompt(policy, ask));
@@ -84,7 +84,14 @@ impl Server {
         Ok(Body::Done {})
     }
 
-    fn save(&mut self, slot: &str, dir: &Path, dtype: &str, optimizer: bool) -> Result<Body> {
+    fn save(
+        &mut self,
+        slot: &str,
+        dir: &Path,
+        dtype: &str,
+        optimizer: bool,
+        shard: u64,
+    ) -> Result<Body> {
         let found = self.slots.get(slot).ok_or_else(|| empty(slot))?;
         let kind = policy::kind(dtype)?;
         if kind == Kind::Half {
@@ -94,7 +101,7 @@ impl Server {
             return Err(frozen(slot));
         }
         let optim = found.optim.as_ref().filter(|_| optimizer);
-        checkpoint::save_among(&found.policy, optim, dir, kind, &mut self.ranks)?;
+        checkpoint::save_among(&found.policy, optim, dir, kind, shard, &mut self.ranks)?;
         Ok(Body::Done {})
     }
 

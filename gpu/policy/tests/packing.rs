@@ -241,10 +241,8 @@ fn a_gpu_agrees_with_a_cpu() {
     }
 }
 
-/// What a mode without chance promises: the same step, the same bytes.
-#[test]
-#[ignore = "needs a GPU"]
-fn a_gpu_without_chance_gives_the_same_bytes_again() {
+/// What the engine promises without chance: the same step, the same bytes, whatever is kept.
+fn the_same_bytes_again(device: Device, kind: Kind) {
     policy::libtorch::deterministic();
     let c = ModelConfig {
         vocab: 1000,
@@ -254,20 +252,25 @@ fn a_gpu_without_chance_gives_the_same_bytes_again() {
         context: 512,
         ..common::tiny()
     };
-    let params = Params::random(&c, 3, Kind::BFloat16, Device::Cuda(0)).unwrap();
-    let gpu = Model::new(c, params).unwrap();
-    let all: Vec<Sequence> = (0..24_u32)
-        .map(|i| Sequence {
-            tokens: (0..120).map(|t| (t * 37 + i * 101) % 1000).collect(),
-            prompt: 40,
-        })
-        .collect();
+    let model = Model::new(c.clone(), Params::random(&c, 3, kind, device).unwrap()).unwrap();
+    let tokens = |i: u32| (0..120).map(|t| (t * 37 + i * 101) % 1000).collect();
+    let all: Vec<Sequence> = (0..24).map(|i| Sequence { tokens: tokens(i), prompt: 40 }).collect();
     let rows: Vec<&Sequence> = all.iter().collect();
-    let first = common::packed_gradient(&gpu, &rows, u64::MAX);
+    let first = common::packed_gradient(&model, &rows, u64::MAX);
     for memory in [u64::MAX, 0, 0] {
-        // Whatever is kept, the same is computed.
-        assert!(first.equal(&common::packed_gradient(&gpu, &rows, memory)));
+        assert!(first.equal(&common::packed_gradient(&model, &rows, memory)));
     }
+}
+
+#[test]
+fn a_cpu_without_chance_gives_the_same_bytes_again() {
+    the_same_bytes_again(Device::Cpu, Kind::Float);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_gpu_without_chance_gives_the_same_bytes_again() {
+    the_same_bytes_again(Device::Cuda(0), Kind::BFloat16);
 }
 
 /// A reference whose layers come from the host's memory scores as one on the GPU does.

@@ -159,6 +159,11 @@ fn a_session() {
 
     let saved = dir.path().join("saved");
     e.ok(json!({"op": "save", "slot": "a", "dir": saved, "optimizer": true}));
+    let parts = dir.path().join("parts");
+    e.ok(json!({"op": "save", "slot": "a", "dir": parts, "shard_bytes": 4096}));
+    assert!(parts.join("model.safetensors.index.json").is_file());
+    e.ok(json!({"op": "save", "slot": "a", "dir": parts, "shard_bytes": u64::MAX}));
+    assert!(parts.join("model.safetensors").is_file());
     let resumed = e.ok(json!({"op": "load", "slot": "b", "dir": saved, "trainable": true,
         "optimizer": saved.join(checkpoint::OPTIMIZER_FILE)}));
     assert_eq!(resumed["step"], 2);

@@ -66,7 +66,7 @@ fn one_gpu_updates_a_7b_model_with_the_reference_in_the_host() {
     }
     let small = plan(&qwen(), &machine, &update(16_384)).unwrap().kept_layers.unwrap();
     let large = plan(&qwen(), &machine, &update(24_576)).unwrap().kept_layers.unwrap();
-    assert!(small[0] == 28 && small[1] > 0 && large[0] < 28, "{small:?} {large:?}");
+    assert!(small[0] == 28 && small[1] > large[1], "{small:?} {large:?}");
     // With less of the host's memory than the reference there is no way.
     let poor = Machine { host: 10_000_000_000, ..machine };
     let error = plan(&qwen(), &poor, &update(24_576)).unwrap_err().to_string();

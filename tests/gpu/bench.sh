@@ -2,8 +2,8 @@
 # Measures the judge on a machine with a GPU. Builds nothing: takes the programs from $BIN, Python
 # from $KERNELZERO_PYTHON, and the cases of $KERNELZERO_JUDGE_CASES (else the project's own). Writes
 # into $OUT. Parts: peer (KernelBench, whose `src` $KERNELBENCH names, beside the judge; $PEER_CUDA of
-# its CUDA candidates are timed), throughput (the Triton candidates of `peer` with three seeds each), tables, stability, soak ($SOAK candidates), bitwise. All without
-# arguments.
+# its CUDA candidates are timed), throughput (the Triton candidates of `peer` with three seeds each),
+# tables, stability, soak ($SOAK candidates), bitwise. All without arguments.
 set -uo pipefail
 BIN=${BIN:?the folder of kernelzero}
 OUT=${OUT:?a folder for the tables}
@@ -16,8 +16,11 @@ tools=$here/benches/judge
 work=$(mktemp -d)
 export LD_LIBRARY_PATH=$(echo "$(dirname "$(dirname "$PY")")"/lib/python3*/site-packages/torch/lib)
 device=cpu; [ -e /dev/nvidiactl ] && device=cuda:0
-host() { # NAME MORE: jobs wait for the device and its driver, so there are more of them than cores
-    printf 'judges = %d\ndevice = "%s"\n%s\n' $(($(nproc) * 3 / 2)) $device "${2:-}" > "$work/$1.toml"; echo "$work/$1.toml"; }
+# NAME MORE: jobs wait for the device and its driver, so there are more of them than cores.
+host() {
+    printf 'judges = %d\ndevice = "%s"\n%s\n' $(($(nproc) * 3 / 2)) $device "${2:-}" > "$work/$1.toml"
+    echo "$work/$1.toml"
+}
 plain=$(host plain)
 now() { date +%s.%N; }
 since() { "$PY" -c "print(round($(now) - $1, 1))"; }

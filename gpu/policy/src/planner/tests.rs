@@ -69,7 +69,7 @@ fn one_gpu_updates_a_7b_model_with_the_reference_in_the_host() {
     assert!(small[0] == 28 && small[1] > large[1], "{small:?} {large:?}");
     // With less of the host's memory than the reference there is no way.
     let poor = Machine { host: 10_000_000_000, ..machine };
-    let error = plan(&qwen(), &poor, &update(24_576)).unwrap_err().to_string();
+    let error = plan(&qwen(), &poor, &update(32_768)).unwrap_err().to_string();
     assert!(error.contains("host"), "{error}");
     let p = plan(&qwen(), &poor, &update(8192)).unwrap();
     assert!(p.parts.iter().all(|p| p.place == Place::Gpu), "smaller packs leave it room");

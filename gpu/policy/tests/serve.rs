@@ -3,75 +3,25 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, Write};
 
-use policy::config::ModelConfig;
-use policy::{Open, Policy, checkpoint};
+use common::engine::{Engine, saved_model};
+use policy::checkpoint;
 use serde_json::{Value, json};
-use tch::{Device, Kind};
-
-struct Engine {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
-}
-
-impl Engine {
-    fn start() -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_kernelzero-engine"))
-            .arg("serve")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Engine { input: child.stdin.take(), child, output }
-    }
-
-    fn line(&mut self, line: &str) -> Value {
-        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
-        let mut reply = String::new();
-        self.output.read_line(&mut reply).unwrap();
-        serde_json::from_str(&reply).unwrap()
-    }
-
-    fn ok(&mut self, request: Value) -> Value {
-        let reply = self.line(&request.to_string());
-        assert_eq!(reply["ok"], true, "{reply}");
-        reply
-    }
-
-    fn error(&mut self, request: Value) -> String {
-        let reply = self.line(&request.to_string());
-        reply["error"]["kind"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
-    }
-}
-
-fn saved_model(dir: &std::path::Path) -> std::path::PathBuf {
-    let tokenizer = dir.join("tokenizer");
-    policy::bpe::train(["a b".to_owned()].into_iter(), 260, &tokenizer).unwrap();
-    let shape = |vocab| ModelConfig { vocab, ..common::tiny() };
-    let open = Open { device: Device::Cpu, kind: None, trainable: false };
-    let policy = Policy::random(&tokenizer, shape, 1, open).unwrap();
-    let model = dir.join("model");
-    checkpoint::save(&policy, None, &model, Kind::Float).unwrap();
-    model
-}
 
 #[test]
 fn answers_are_streamed_stopped_and_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let model = saved_model(dir.path());
-    let mut e = Engine::start();
-    e.ok(json!({"op": "load", "slot": "a", "dir": model}));
+    let mut e = Engine::alone();
+    e.ok(&json!({"op": "load", "slot": "a", "dir": model}));
     let ask = |more: Value| {
         let mut ask = json!({"op": "generate", "slot": "a", "max_new_tokens": 30, "max_batch": 2,
             "prompts": [{"text": "hi", "seeds": [1, 2, 3]}, {"text": "ho", "seeds": [4]}]});
         ask.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         ask
     };
-    let plain = e.ok(ask(json!({})));
+    let plain = e.ok(&ask(json!({})));
     writeln!(e.input.as_mut().unwrap(), "{}", ask(json!({"stream": true, "id": "x"}))).unwrap();
     let mut streamed = Vec::new();
     let reply = loop {
@@ -95,7 +45,7 @@ fn answers_are_streamed_stopped_and_cancelled() {
     // to be one in any context.
     let whole = plain["prompts"][0]["samples"][0]["text"].as_str().unwrap();
     let letter = whole.chars().skip(1).find(char::is_ascii_graphic).unwrap().to_string();
-    let stopped = e.ok(ask(json!({"stop": [letter]})));
+    let stopped = e.ok(&ask(json!({"stop": [letter]})));
     let answer = &stopped["prompts"][0]["samples"][0];
     let until = whole.find(&letter).unwrap() + 1;
     assert_eq!(answer["text"].as_str().unwrap(), &whole[..until]);
@@ -112,7 +62,7 @@ fn answers_are_streamed_stopped_and_cancelled() {
     let (first, second) = (lines.next().unwrap(), lines.next().unwrap());
     assert!(first["error"]["kind"] == "cancelled" || first["ok"] == true, "{first}");
     assert_eq!((&second["id"], &second["ok"]), (&json!(9), &json!(true)));
-    assert_eq!(e.ok(ask(json!({})))["prompts"], plain["prompts"], "and nothing is left over");
+    assert_eq!(e.ok(&ask(json!({})))["prompts"], plain["prompts"], "and nothing is left over");
 }
 
 #[test]
@@ -120,21 +70,21 @@ fn a_session() {
     let dir = tempfile::tempdir().unwrap();
     let model = saved_model(dir.path());
 
-    let mut e = Engine::start();
-    assert_eq!(e.ok(json!({"op": "ping", "id": 7}))["id"], 7);
+    let mut e = Engine::alone();
+    assert_eq!(e.ok(&json!({"op": "ping", "id": 7}))["id"], 7);
     assert_eq!(e.line("nonsense")["error"]["kind"], "request");
     assert_eq!(e.error(json!({"op": "dance"})), "request");
     assert_eq!(e.error(json!({"op": "load", "slot": "a", "dir": "nowhere"})), "missing");
     let load = |slot: &str, trainable: bool| json!({"op": "load", "slot": slot, "dir": model, "trainable": trainable});
-    assert_eq!(e.ok(load("a", true))["trainable"], true);
-    e.ok(load("ref", false));
+    assert_eq!(e.ok(&load("a", true))["trainable"], true);
+    e.ok(&load("ref", false));
 
     let ask = |seeds: Value| {
         json!({"op": "generate", "slot": "a", "prompts": [{"text": "hi", "seeds": seeds}],
             "temperature": 1.0, "top_k": 20, "top_p": 0.95, "max_new_tokens": 8, "max_batch": 4})
     };
-    let numbers = e.ok(ask(json!([u64::MAX, u64::MAX - 1])));
-    let texts = e.ok(ask(json!(["18446744073709551615", "18446744073709551614"])));
+    let numbers = e.ok(&ask(json!([u64::MAX, u64::MAX - 1])));
+    let texts = e.ok(&ask(json!(["18446744073709551615", "18446744073709551614"])));
     assert_eq!(numbers["prompts"], texts["prompts"]);
     let prompt = &numbers["prompts"][0];
     assert_ne!(prompt["samples"][0]["tokens"], prompt["samples"][1]["tokens"]);
@@ -151,24 +101,24 @@ fn a_session() {
         })
         .collect();
     let train = |slot: &str| json!({"op": "grpo", "slot": slot, "reference_slot": "ref", "samples": samples, "lr": 1e-3});
-    let report = e.ok(train("a"));
+    let report = e.ok(&train("a"));
     assert!(report["mismatch_kl"].as_f64().unwrap() < 1e-6, "{report}");
     assert!(report["kl"].as_f64().unwrap() < 1e-6, "the reference equals the start");
-    assert!(e.ok(train("a"))["kl"].as_f64().unwrap() > 1e-6, "and no longer after a step");
+    assert!(e.ok(&train("a"))["kl"].as_f64().unwrap() > 1e-6, "and no longer after a step");
     assert_eq!(e.error(train("ref")), "slot");
 
     let saved = dir.path().join("saved");
-    e.ok(json!({"op": "save", "slot": "a", "dir": saved, "optimizer": true}));
+    e.ok(&json!({"op": "save", "slot": "a", "dir": saved, "optimizer": true}));
     let parts = dir.path().join("parts");
-    e.ok(json!({"op": "save", "slot": "a", "dir": parts, "shard_bytes": 4096}));
+    e.ok(&json!({"op": "save", "slot": "a", "dir": parts, "shard_bytes": 4096}));
     assert!(parts.join("model.safetensors.index.json").is_file());
-    e.ok(json!({"op": "save", "slot": "a", "dir": parts, "shard_bytes": u64::MAX}));
+    e.ok(&json!({"op": "save", "slot": "a", "dir": parts, "shard_bytes": u64::MAX}));
     assert!(parts.join("model.safetensors").is_file());
-    let resumed = e.ok(json!({"op": "load", "slot": "b", "dir": saved, "trainable": true,
+    let resumed = e.ok(&json!({"op": "load", "slot": "b", "dir": saved, "trainable": true,
         "optimizer": saved.join(checkpoint::OPTIMIZER_FILE)}));
     assert_eq!(resumed["step"], 2);
-    e.ok(json!({"op": "unload", "slot": "b"}));
-    assert_eq!(e.ok(json!({"op": "info"}))["slots"].as_array().unwrap().len(), 2);
+    e.ok(&json!({"op": "unload", "slot": "b"}));
+    assert_eq!(e.ok(&json!({"op": "info"}))["slots"].as_array().unwrap().len(), 2);
 
     drop(e.input.take());
     assert!(e.child.wait().unwrap().success());
@@ -178,7 +128,7 @@ fn a_session() {
 fn an_adapter_is_trained_sampled_saved_and_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let model = saved_model(dir.path());
-    let mut e = Engine::start();
+    let mut e = Engine::alone();
     let samples = json!([
         {"prompt_tokens": [5, 9], "tokens": [7, 8, 3], "logprobs": [-4.0, -4.0, -4.0], "advantage": 1.0},
         {"prompt_tokens": [5, 9], "tokens": [20, 3], "logprobs": [-4.0, -4.0], "advantage": -1.0},
@@ -186,14 +136,14 @@ fn an_adapter_is_trained_sampled_saved_and_loaded() {
     // An adapter beside frozen weights, its base the reference; sampling merges it, training unmerges.
     let lora = json!({"r": 4, "alpha": 8.0, "targets": ["q_proj", "down_proj"]});
     let with = json!({"op": "load", "slot": "l", "dir": model, "trainable": true, "lora": lora});
-    assert_eq!(e.ok(with)["trainable"], true);
+    assert_eq!(e.ok(&with)["trainable"], true);
     let train = json!({"op": "grpo", "slot": "l", "samples": samples, "lr": 1e-2, "kl": 0.1});
-    assert!(e.ok(train.clone())["kl"].as_f64().unwrap() < 1e-6, "B is zero");
+    assert!(e.ok(&train.clone())["kl"].as_f64().unwrap() < 1e-6, "B is zero");
     let ask = json!({"op": "generate", "slot": "l", "prompts": [{"text": "hi", "seeds": [1]}],
         "temperature": 1.0, "max_new_tokens": 8});
-    let first = e.ok(ask.clone());
-    assert!(e.ok(train)["kl"].as_f64().unwrap() > 1e-9);
-    let second = e.ok(ask.clone());
+    let first = e.ok(&ask.clone());
+    assert!(e.ok(&train)["kl"].as_f64().unwrap() > 1e-9);
+    let second = e.ok(&ask.clone());
     assert_ne!(
         first["prompts"][0]["samples"][0]["logprobs"],
         second["prompts"][0]["samples"][0]["logprobs"]
@@ -202,24 +152,24 @@ fn an_adapter_is_trained_sampled_saved_and_loaded() {
     let mut variant = json!({"op": "grpo", "slot": "l", "samples": samples, "lr": 0.0, "kl": 0.1,
         "ratio": "sequence", "aggregate": {"sample-sum": 20.0}, "clip_high": 0.3, "penalty": "k2",
         "importance_cap": 2.0, "entropy": 0.01});
-    let report = e.ok(variant.clone());
+    let report = e.ok(&variant.clone());
     assert!(report["tokens_per_second"].as_f64().unwrap() > 0.0 && report["memory"].is_u64());
     assert!(report["parts"]["backward"].is_f64() && report["mfu"].is_null(), "{report}");
     variant["aggregate"] = "token-mean".into();
-    e.ok(variant.clone());
+    e.ok(&variant.clone());
     variant["clip_high"] = (-1.0).into();
     assert_eq!(e.error(variant), "request");
     let adapter = dir.path().join("adapter");
-    e.ok(json!({"op": "save", "slot": "l", "dir": adapter, "optimizer": true}));
-    e.ok(json!({"op": "load", "slot": "m", "dir": model, "adapter": adapter, "trainable": true,
+    e.ok(&json!({"op": "save", "slot": "l", "dir": adapter, "optimizer": true}));
+    e.ok(&json!({"op": "load", "slot": "m", "dir": model, "adapter": adapter, "trainable": true,
         "optimizer": adapter.join(checkpoint::OPTIMIZER_FILE)}));
     let mut again = ask;
     again["slot"] = "m".into();
-    assert_eq!(e.ok(again)["prompts"], second["prompts"]);
+    assert_eq!(e.ok(&again)["prompts"], second["prompts"]);
     assert_eq!(
         e.error(json!({"op": "load", "slot": "x", "dir": model, "hosted": true, "lora": lora,
         "trainable": true})),
         "request"
     );
-    e.ok(json!({"op": "load", "slot": "h", "dir": model, "hosted": true}));
+    e.ok(&json!({"op": "load", "slot": "h", "dir": model, "hosted": true}));
 }

@@ -1,4 +1,4 @@
-//! An engine with several ranks, and what the tests of it train.
+//! An engine as its parent sees it, with several ranks or alone, and what the tests of it train.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -18,8 +18,8 @@ pub fn engine() -> PathBuf {
 /// An engine whose lines a test writes and reads.
 pub struct Engine {
     pub child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    pub input: Option<ChildStdin>,
+    pub output: BufReader<ChildStdout>,
 }
 
 impl Engine {
@@ -28,14 +28,20 @@ impl Engine {
     }
 
     pub fn on(devices: &str, more: &[&str]) -> Self {
-        let mut child = Command::new(engine())
-            .args(["serve", "--ranks", devices])
-            .args(more)
-            .env("OMP_NUM_THREADS", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(engine());
+        command.args(["serve", "--ranks", devices]).args(more).env("OMP_NUM_THREADS", "1");
+        Self::spawn(command)
+    }
+
+    /// Without ranks.
+    pub fn alone() -> Self {
+        let mut command = Command::new(engine());
+        command.arg("serve");
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Engine { input: child.stdin.take(), child, output }
     }
@@ -53,6 +59,19 @@ impl Engine {
     pub fn ask(&mut self, request: &Value) -> Value {
         self.send(request);
         self.reply()
+    }
+
+    /// The reply to a line that need not be JSON.
+    pub fn line(&mut self, line: &str) -> Value {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+        self.reply()
+    }
+
+    /// The kind of error that a request comes to.
+    #[track_caller]
+    pub fn error(&mut self, request: Value) -> String {
+        let reply = self.ask(&request);
+        reply["error"]["kind"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
     }
 
     #[track_caller]

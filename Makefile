@@ -65,6 +65,7 @@ test-gpu: build nextest
 	mkdir -p $(HOME_DIR)/gpu
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/check.sh
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/engine.sh check
+	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/run.sh
 	cargo nextest run --release --locked -p policy --run-ignored only -E 'binary(packing)'
 
 # The judge measured: tables of cases, stability, soak, fast and full builds; beside KernelBench if

@@ -83,7 +83,8 @@ soak() {
     # The corpus has cases that the list names; without it there are the project's own.
     pairs "$work/soak.jsonl" "$cases" "$own" --backend triton --most 60 --count "${SOAK:-1000}" \
         --cycle "$hostile"
-    "$PY" "$tools/soak.py" "$BIN/kernelzero" "$plain" "$work/soak.jsonl" "$OUT/soak.jsonl"
+    "$PY" "$tools/soak.py" "$BIN/kernelzero" "$plain" "$work/soak.jsonl" "$OUT/soak.jsonl" \
+        | tee "$OUT/soak.txt"
 }
 
 bitwise() {

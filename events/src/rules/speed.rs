@@ -62,8 +62,8 @@ fn paper(sides: &Sides) -> Option<Speed> {
 fn strict(times: &Times) -> Option<Speed> {
     let Some(work) = &times.graph else { return waiting(&times.eager, times.calls) };
     let (ratio, (low, high)) = within(work, times.calls)?;
-    let (reference, candidate) = (median(&work.reference_ns)?, median(&work.candidate_ns)?);
-    let between = NORMAL_95 * between(reference).hypot(between(candidate));
+    let reference = median(&work.reference_ns)?;
+    let between = between_processes(work)?;
     let wider = |bound: f64| (bound / ratio).ln().hypot(between).exp();
     let interval = (ratio / wider(low), ratio * wider(high));
     Some(Speed { ratio, interval, graph: true, too_small: reference < TOO_SMALL_WORK_NS })
@@ -76,6 +76,13 @@ fn waiting(sides: &Sides, calls: u32) -> Option<Speed> {
     let high = seen.iter().copied().fold(0.0, f64::max);
     let too_small = median(&sides.reference_ns)? < TOO_SMALL_WAITING_NS;
     Some(Speed { ratio, interval: (low, high), graph: false, too_small })
+}
+
+/// Half the width of a 95 % interval of the ratio from one process to the next, relative to it. Of none
+/// without times. No measurement within one process says more, however long it is.
+pub fn between_processes(sides: &Sides) -> Option<f64> {
+    let [reference, candidate] = [&sides.reference_ns, &sides.candidate_ns].map(|ns| median(ns));
+    Some(NORMAL_95 * between(reference?).hypot(between(candidate?)))
 }
 
 /// The standard deviation of a median of `ns` from one process to the next, relative to it.

@@ -112,7 +112,7 @@ impl Default for Config {
             file_mib: 1024,
             tmp_mib: 256,
             cache_bytes: 256 << 20,
-            turns: 16,
+            turns: 10,
             exclusive: false,
             isolation: Isolation::Strongest,
             force_cpu: false,

@@ -10,6 +10,8 @@ use crate::judge::lock;
 /// The longest that is waited for a device without lingerers.
 const SETTLES: Duration = Duration::from_secs(20);
 const LOOKS: Duration = Duration::from_millis(5);
+/// Of more than so many at once none gets its part.
+const CROWD: usize = 3;
 
 /// Who lingers now, by number in the order in which they began to.
 #[derive(Debug, Default)]
@@ -19,6 +21,9 @@ pub(crate) struct Strain(Mutex<Lingering>);
 struct Lingering {
     now: BTreeSet<u64>,
     ever: u64,
+    /// Those among them that are killed and not gone yet, and all that were killed.
+    ending: BTreeSet<u64>,
+    killed: u64,
 }
 
 /// One that lingers, until it is dropped.
@@ -31,8 +36,8 @@ pub(crate) struct Lingerer {
 /// A moment, to be compared with a later one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    none: bool,
-    ever: u64,
+    calm: bool,
+    killed: u64,
 }
 
 impl Strain {
@@ -46,12 +51,15 @@ impl Strain {
 
     pub fn moment(&self) -> Moment {
         let lingering = lock(&self.0);
-        Moment { none: lingering.now.is_empty(), ever: lingering.ever }
+        Moment { calm: lingering.ending.is_empty(), killed: lingering.killed }
     }
 
-    /// Whether others than one that lingers itself did so at `since` or later.
+    /// Whether the end of one that hung stopped the others at `since` or later, or many linger. One that
+    /// hangs itself has not been killed yet when it asks. That a few linger behind it is no excuse:
+    /// its time ran while it was first, and is long enough for a part of a device.
     pub fn by_others(&self, since: Moment) -> bool {
-        !since.none || self.moment().ever > since.ever + 1
+        let lingering = lock(&self.0);
+        !since.calm || lingering.killed > since.killed || lingering.now.len() > CROWD
     }
 
     pub fn is_none(&self) -> bool {
@@ -72,11 +80,20 @@ impl Lingerer {
     pub fn is_first(&self) -> bool {
         lock(&self.strain.0).now.first() == Some(&self.number)
     }
+
+    /// It is killed. Until it is dropped, with all that it held, its end may stop the others.
+    pub fn is_killed(&self) {
+        let mut lingering = lock(&self.strain.0);
+        lingering.ending.insert(self.number);
+        lingering.killed += 1;
+    }
 }
 
 impl Drop for Lingerer {
     fn drop(&mut self) {
-        lock(&self.strain.0).now.remove(&self.number);
+        let mut lingering = lock(&self.strain.0);
+        lingering.now.remove(&self.number);
+        lingering.ending.remove(&self.number);
     }
 }
 
@@ -85,20 +102,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_alone_is_not_disturbed() {
+    fn who_lingers_first_is_not_disturbed_and_who_sees_its_end_is() {
         let strain = Arc::new(Strain::default());
         let before = strain.moment();
         let own = strain.lingerer();
-        assert!(!strain.by_others(before) && !strain.is_none() && own.is_first());
         let other = strain.lingerer();
-        assert!(strain.by_others(before) && !other.is_first());
+        assert!(!strain.by_others(before) && own.is_first() && !other.is_first());
+        own.is_killed();
+        assert!(strain.by_others(before), "the other");
+        let during = strain.moment();
         drop(own);
-        assert!(strain.by_others(before), "it was there");
-        assert!(other.is_first());
-        drop(other);
-        assert!(strain.is_none());
+        assert!(strain.by_others(during), "its end takes time");
+        assert!(other.is_first() && !strain.is_none());
         let after = strain.moment();
-        let _own = strain.lingerer();
-        assert!(!strain.by_others(after));
+        drop(other);
+        assert!(!strain.by_others(after) && strain.is_none());
+        let _crowd: Vec<_> = (0..=CROWD).map(|_| strain.lingerer()).collect();
+        assert!(strain.by_others(after));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use events::outcome::{Failure, FailureKind, Sides, Times, Timing, Trial};
-use events::rules::speed::within;
+use events::rules::speed::{between_processes, within};
 use serde_json::{Value, json};
 
 use crate::answer::{Stop, heard};
@@ -26,8 +26,10 @@ pub(crate) const CALLS: usize = 3;
 const FIRST_TURNS: usize = 5;
 /// Turns that count at most, unless more are asked for.
 const TURNS: usize = 60;
-/// Half-width of the speed-up's interval, relative to it, at which no more turns are taken.
-const NARROW: f64 = 0.015;
+/// No more turns are taken when the half-width of the speed-up's interval within this measurement is this
+/// share of what it is between processes: no number of turns makes that less, and together they are a
+/// fifth wider.
+const NARROW: f64 = 0.67;
 /// Time after which no more turns are taken.
 const BUDGET: Duration = Duration::from_millis(1500);
 /// Only tasks with a shorter reference are also replayed as graphs.
@@ -276,9 +278,10 @@ impl Bench<'_> {
     }
 }
 
+/// Whether more turns would no longer tell much.
 fn narrow(sides: &Sides) -> bool {
-    within(sides, CALLS as u32)
-        .is_some_and(|(ratio, (low, high))| (high - low) / 2.0 <= NARROW * ratio)
+    let Some((ratio, (low, high))) = within(sides, CALLS as u32) else { return false };
+    between_processes(sides).is_some_and(|between| (high - low) / 2.0 <= NARROW * between * ratio)
 }
 
 pub(crate) fn suspicious(why: &str) -> Stop {

@@ -66,7 +66,7 @@ test-gpu: build nextest
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/check.sh
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/engine.sh check
 	BIN=$(BIN) OUT=$(abspath $(HOME_DIR))/gpu KERNELZERO_PYTHON=$(VENV)/bin/python tests/gpu/run.sh
-	cargo nextest run --release --locked -p policy --run-ignored only -E 'binary(packing)'
+	cargo nextest run --release --locked -p policy --run-ignored only -E 'binary(packing) | binary(exact)'
 
 # The judge measured: tables of cases, stability, soak, fast and full builds; beside KernelBench if
 # KERNELBENCH names the `src` of a checkout.

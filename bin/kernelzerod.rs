@@ -1,5 +1,6 @@
 //! The daemon. See `kernelzerod --help`.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -19,7 +20,12 @@ fn main() -> ExitCode {
     abort_on_panic();
     let filter = tracing_subscriber::EnvFilter::try_from_env("KERNELZERO_LOG")
         .unwrap_or_else(|_| "info,actix_server=warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        // Colours are for people, and a file of them is read by programs.
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     match daemon::serve(&daemon::Arguments::parse()) {
         Ok(exit) => exit.into(),
         Err(error) => {

@@ -11,6 +11,7 @@ pub mod request;
 pub mod view;
 pub mod work;
 
+use std::io::IsTerminal;
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,7 +70,12 @@ pub fn serve(home: &Path, host: &HostConfig, arguments: &Arguments) -> Result<Ex
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     let filter = tracing_subscriber::EnvFilter::try_from_env("KERNELZERO_LOG")
         .unwrap_or_else(|_| "info,actix_server=warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        // Colours are for people, and a file of them is read by programs.
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     let token = token(arguments)?;
     let listener = TcpListener::bind((arguments.listen, arguments.port)).with_context(|| {
         format!("cannot listen on {}, port {}", arguments.listen, arguments.port)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Training on a GPU: gradients against a CPU's, then steps of a 7B shape beside transformers.
-# BIN: the folder with kernelzero-engine (and, if it is there, the test program `packing`).
+# BIN: the folder with kernelzero-engine (and, if they are there, the test programs `packing` and `exact`).
 # KERNELZERO_PYTHON: a Python with torch 2.11 and transformers. OUT: where results go.
 # TOKENS, SEQUENCE: of a pack (16384) and of a sequence (4096). Parts: $1, or all. `ranks`, not among all,
 # needs two GPUs: losses of 20 steps on one and on two, the speed of both, and a rank killed in mid-step.
@@ -15,9 +15,11 @@ BENCH="--tokens ${TOKENS:-16384} --sequence ${SEQUENCE:-4096}"
 bad=0
 
 check() {
-  [ -x "$BIN/packing" ] || return 0
-  CARGO_MANIFEST_DIR=$HERE/gpu/policy "$BIN/packing" --ignored --nocapture 2>&1 | tee "$OUT/train-check.txt"
-  grep -q 'test result: ok' "$OUT/train-check.txt" || bad=1
+  for tests in packing exact; do
+    [ -x "$BIN/$tests" ] || continue
+    CARGO_MANIFEST_DIR=$HERE/gpu/policy "$BIN/$tests" --ignored --nocapture 2>&1 | tee "$OUT/check-$tests.txt"
+    grep -q 'test result: ok' "$OUT/check-$tests.txt" || bad=1
+  done
 }
 own() {
   "$BIN/kernelzero-engine" bench-train $BENCH --steps 3 2>&1 | tee "$OUT/train-own.jsonl"

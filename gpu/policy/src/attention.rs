@@ -11,6 +11,7 @@ use tch::{Device, Kind, Tensor};
 use crate::block::{self, Block};
 use crate::dispatch::{self, Varlen};
 use crate::error::Result;
+use crate::exact::{self, Sight};
 
 /// Starts of segments on the device, int32 `[n + 1]`, and the longest of them.
 struct Starts {
@@ -92,6 +93,29 @@ impl Spans {
         (branches > 0).then_some((trunks, branches))
     }
 
+    /// What each token sees.
+    fn sights(&self) -> Vec<Sight> {
+        let mut all = Vec::with_capacity(self.tokens() as usize);
+        let branches: i64 = self.groups.iter().map(|g| g.1).sum();
+        let first_branch = (self.tokens() - branches) as usize;
+        let mut groups = self.groups.iter();
+        let (mut trunk, mut trunk_length, mut left, mut next_trunk) = (0, 0, 0, 0);
+        for &length in &self.segments {
+            let (start, length) = (all.len(), length as usize);
+            if start >= first_branch {
+                while left == 0
+                    && let Some(group) = groups.next()
+                {
+                    (trunk, trunk_length, left) = (next_trunk, group.0 as usize, group.1 as usize);
+                    next_trunk += trunk_length;
+                }
+                left -= length;
+            }
+            all.extend((1..=length).map(|own| Sight { start, own, trunk, trunk_length }));
+        }
+        all
+    }
+
     fn blocks(&self, causal: bool) -> &[Block] {
         if causal { &self.own } else { &self.shared }
     }
@@ -108,7 +132,12 @@ pub struct Attended {
 }
 
 /// Attention of `q` `[T, H, D]` to `k` and `v` `[T, K, D]`, scaled by `1/sqrt(D)`.
-pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, spans: &Spans) -> Result<Attended> {
+/// With `exact` a token's answer depends on what it sees alone, to the last bit: float32 on a CPU.
+pub fn forward(q: &Tensor, k: &Tensor, v: &Tensor, spans: &Spans, exact: bool) -> Result<Attended> {
+    if exact {
+        let (out, lse) = exact::attend([q, k, v], &spans.sights())?;
+        return Ok(Attended { out, lse, rng: None });
+    }
     let attended = part(q, k, v, spans, true)?;
     let Some((trunks, branches)) = spans.shared() else { return Ok(attended) };
     let first = spans.tokens() - branches;

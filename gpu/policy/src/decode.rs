@@ -32,42 +32,72 @@ pub fn suits(kind: Kind, device: Device, width: i64) -> bool {
 /// Mixes the values for queries `[B, K * group, D]`; answers the same shape.
 pub fn attend(queries: &Tensor, cache: &Written) -> Result<Tensor> {
     let (_, heads, _, width) = cache.keys.size4()?;
-    let queries = queries.f_contiguous()?;
-    let mut out = vec![0_f32; queries.numel()];
-    let (q, k, v) = (floats(&queries), floats(cache.keys), floats(cache.values));
     let (width, heads) = (width as usize, heads as usize);
-    let parts = cache.tables.len() * heads;
-    let share = queries.numel() / parts;
-    let one = |scores: &mut Vec<f32>, (i, out): (usize, &mut [f32])| {
-        let seen = Seen {
-            table: cache.tables[i / heads],
-            length: cache.lengths[i / heads],
-            first: i % heads * BLOCK * width,
-            step: heads * BLOCK * width,
-            width,
-        };
-        mix(&q[i * share..(i + 1) * share], k, v, &seen, scores, out);
+    let seen = |row: usize, head: usize| InBlocks {
+        table: cache.tables[row],
+        length: cache.lengths[row],
+        first: head * BLOCK * width,
+        step: heads * BLOCK * width,
+        width,
     };
-    let work: usize = cache.lengths.iter().sum::<usize>() * heads * share;
-    if work < ALONE {
+    let work = cache.lengths.iter().sum();
+    Ok(mixed(queries, [cache.keys, cache.values], heads, work, seen)?.0)
+}
+
+/// Mixes the values for queries `[n, K * group, D]`; `seen(row, key head)` says where the keys and values lie
+/// among the numbers of `sides`, `work` is how many keys all rows see. Answers the same shape, and the logs of the
+/// sums of exponentials `[n, K * group]`. What a query comes to depends on it and on what it sees alone.
+pub(crate) fn mixed<S: Seen>(
+    queries: &Tensor,
+    sides: [&Tensor; 2],
+    heads: usize,
+    work: usize,
+    seen: impl Fn(usize, usize) -> S + Sync,
+) -> Result<(Tensor, Tensor)> {
+    let queries = queries.f_contiguous()?;
+    let (rows, all_heads, width) = queries.size3()?;
+    let (mut out, mut sums) =
+        (vec![0_f32; queries.numel()], vec![0_f32; (rows * all_heads) as usize]);
+    let (q, [k, v]) = (floats(&queries), sides.map(floats));
+    let (group, width) = (all_heads as usize / heads, width as usize);
+    let share = group * width;
+    let one = |scores: &mut Vec<f32>, (i, (out, sums)): (usize, (&mut [f32], &mut [f32]))| {
+        let seen = seen(i / heads, i % heads);
+        mix(&q[i * share..(i + 1) * share], [k, v], &seen, scores, out, sums);
+    };
+    if work * heads * share < ALONE {
         let mut scores = Vec::new();
-        out.chunks_mut(share).enumerate().for_each(|part| one(&mut scores, part));
+        let parts = out.chunks_mut(share).zip(sums.chunks_mut(group));
+        parts.enumerate().for_each(|part| one(&mut scores, part));
     } else {
-        out.par_chunks_mut(share).enumerate().for_each_init(Vec::new, one);
+        let parts = out.par_chunks_mut(share).zip(sums.par_chunks_mut(group));
+        parts.enumerate().for_each_init(Vec::new, one);
     }
-    Ok(Tensor::f_from_slice(&out)?.f_view(&queries.size()[..])?)
+    let sums = Tensor::f_from_slice(&sums)?.f_view([rows, all_heads])?;
+    Ok((Tensor::f_from_slice(&out)?.f_view(&queries.size()[..])?, sums))
 }
 
 /// The numbers of a contiguous float32 CPU tensor.
-fn floats(t: &Tensor) -> &[f32] {
+pub(crate) fn floats(t: &Tensor) -> &[f32] {
     assert!(t.is_contiguous() && t.kind() == Kind::Float && t.device() == Device::Cpu);
     // SAFETY: checked above; the tensor owns `numel` floats and outlives the borrow, and the
     // engine's thread, which alone writes to it, is here.
     unsafe { std::slice::from_raw_parts(t.data_ptr() as *const f32, t.numel()) }
 }
 
-/// Where one row's keys of one head lie: from `first` on in each block, blocks `step` apart.
-struct Seen<'a> {
+/// The keys (or values) of one head that a query sees, in the order of their positions: pieces of rows that
+/// lie one after the other.
+pub(crate) trait Seen {
+    /// Positions in all.
+    fn length(&self) -> usize;
+    /// How many pieces.
+    fn pieces(&self) -> usize;
+    /// The numbers of piece `n` among `all`.
+    fn piece<'b>(&self, all: &'b [f32], n: usize) -> &'b [f32];
+}
+
+/// Those of a row in the cache: from `first` on in each block, blocks `step` apart.
+struct InBlocks<'a> {
     table: &'a [u32],
     length: usize,
     first: usize,
@@ -75,29 +105,39 @@ struct Seen<'a> {
     width: usize,
 }
 
-impl Seen<'_> {
-    /// The numbers of block `n` of the row that it sees.
+impl Seen for InBlocks<'_> {
+    fn length(&self) -> usize {
+        self.length
+    }
+
     #[inline(always)]
-    fn block<'b>(&self, all: &'b [f32], n: usize) -> &'b [f32] {
+    fn pieces(&self) -> usize {
+        self.length.div_ceil(BLOCK)
+    }
+
+    #[inline(always)]
+    fn piece<'b>(&self, all: &'b [f32], n: usize) -> &'b [f32] {
         let from = self.table[n] as usize * self.step + self.first;
         let count = BLOCK.min(self.length - n * BLOCK);
         &all[from..from + count * self.width]
     }
-
-    #[inline(always)]
-    fn blocks(&self) -> usize {
-        self.length.div_ceil(BLOCK)
-    }
 }
 
-/// The queries of one key head: `q` and `out` are `[group, D]`.
-fn mix(q: &[f32], k: &[f32], v: &[f32], seen: &Seen, scores: &mut Vec<f32>, out: &mut [f32]) {
+/// The queries of one key head: `q` and `out` are `[group, D]`, `sums` `[group]`.
+fn mix(
+    q: &[f32],
+    sides: [&[f32]; 2],
+    seen: &impl Seen,
+    scores: &mut Vec<f32>,
+    out: &mut [f32],
+    sums: &mut [f32],
+) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has what the function was compiled for.
-        return unsafe { mix_avx2(q, k, v, seen, scores, out) };
+        return unsafe { mix_avx2(q, sides, seen, scores, out, sums) };
     }
-    mix_plain(q, k, v, seen, scores, out);
+    mix_plain(q, sides, seen, scores, out, sums);
 }
 
 /// [`mix_plain`] in registers of eight floats instead of four.
@@ -105,26 +145,35 @@ fn mix(q: &[f32], k: &[f32], v: &[f32], seen: &Seen, scores: &mut Vec<f32>, out:
 #[target_feature(enable = "avx2")]
 unsafe fn mix_avx2(
     q: &[f32],
-    k: &[f32],
-    v: &[f32],
-    seen: &Seen,
+    sides: [&[f32]; 2],
+    seen: &impl Seen,
     scores: &mut Vec<f32>,
     out: &mut [f32],
+    sums: &mut [f32],
 ) {
-    mix_plain(q, k, v, seen, scores, out);
+    mix_plain(q, sides, seen, scores, out, sums);
 }
 
 #[inline(always)]
-fn mix_plain(q: &[f32], k: &[f32], v: &[f32], seen: &Seen, scores: &mut Vec<f32>, out: &mut [f32]) {
-    let width = seen.width;
+fn mix_plain(
+    q: &[f32],
+    [k, v]: [&[f32]; 2],
+    seen: &impl Seen,
+    scores: &mut Vec<f32>,
+    out: &mut [f32],
+    sums: &mut [f32],
+) {
+    let width = q.len() / sums.len();
     let scale = 1.0 / (width as f32).sqrt();
-    for (q, out) in q.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-        scores.resize(seen.length, 0.0);
+    let queries = q.chunks_exact(width).zip(out.chunks_exact_mut(width)).zip(sums);
+    for ((q, out), log_sum) in queries {
+        scores.resize(seen.length(), 0.0);
+        let mut at = 0;
         // Loops and not iterator chains: a closure would not be compiled for AVX2.
-        for n in 0..seen.blocks() {
-            let keys = seen.block(k, n).chunks_exact(width);
-            for (s, k) in scores[n * BLOCK..].iter_mut().zip(keys) {
-                *s = dot(q, k) * scale;
+        for n in 0..seen.pieces() {
+            for k in seen.piece(k, n).chunks_exact(width) {
+                scores[at] = dot(q, k) * scale;
+                at += 1;
             }
         }
         let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -132,9 +181,11 @@ fn mix_plain(q: &[f32], k: &[f32], v: &[f32], seen: &Seen, scores: &mut Vec<f32>
             *s = exp(*s - most);
         }
         let sum: f32 = scores.iter().sum();
-        for n in 0..seen.blocks() {
-            let values = seen.block(v, n).chunks_exact(width);
-            for (weight, v) in scores[n * BLOCK..].iter().zip(values) {
+        let mut at = 0;
+        for n in 0..seen.pieces() {
+            for v in seen.piece(v, n).chunks_exact(width) {
+                let weight = scores[at];
+                at += 1;
                 for (o, v) in out.iter_mut().zip(v) {
                     *o += weight * v;
                 }
@@ -143,6 +194,7 @@ fn mix_plain(q: &[f32], k: &[f32], v: &[f32], seen: &Seen, scores: &mut Vec<f32>
         for o in out.iter_mut() {
             *o /= sum;
         }
+        *log_sum = most + sum.ln();
     }
 }
 
@@ -155,7 +207,12 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
             sums[i] += a[i] * b[i];
         }
     }
-    let [a, b, c, d, e, f, g, h] = sums;
+    total(sums)
+}
+
+/// The sum of eight.
+#[inline(always)]
+pub(crate) fn total([a, b, c, d, e, f, g, h]: [f32; 8]) -> f32 {
     ((a + e) + (c + g)) + ((b + f) + (d + h))
 }
 

@@ -63,11 +63,6 @@ impl<'a> Context<'a> {
         Ok(Context { model, turn, spans, fused })
     }
 
-    fn norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        let c = &self.model.config;
-        Ok(x.f_internal_fused_rms_norm([c.hidden], Some(weight), c.norm_eps)?.0)
-    }
-
     /// The layer's output, nothing kept.
     pub(crate) fn through(&self, l: usize, layer: &Layer, x: Tensor) -> Result<Tensor> {
         let mid = self.first(l, layer, &x)?.x;
@@ -90,7 +85,7 @@ impl<'a> Context<'a> {
     fn first(&self, l: usize, layer: &Layer, x: &Tensor) -> Result<Mid> {
         let (model, c) = (self.model, &self.model.config);
         let tokens = x.size()[0];
-        let flat = model.project(l, layer, Proj::Qkv, &self.norm(x, &layer.norm1)?)?;
+        let flat = model.project(l, layer, Proj::Qkv, &self.model.normed(x, &layer.norm1)?)?;
         let whole = flat.f_view([1, tokens, c.heads + 2 * c.kv_heads, c.head_dim])?;
         let (qkv, raw) = if let (Some(fused), None) = (&self.fused, &layer.heads) {
             fused.rotate(&whole, self.turn, c)?;
@@ -110,14 +105,14 @@ impl<'a> Context<'a> {
         let qkv = qkv.map(|t| t.f_squeeze_dim(0));
         let [q, k, v] = qkv;
         let (q, k, v) = (q?, k?, v?);
-        let attended = attention::forward(&q, &k, &v, self.spans)?;
+        let attended = attention::forward(&q, &k, &v, self.spans, model.exact)?;
         let out = attended.out.f_reshape([tokens, c.heads * c.head_dim])?;
         let x = model.project(l, layer, Proj::Out, &out)?.f_add_(x)?;
         Ok(Mid { qkv: [q, k, v], raw, attended, x })
     }
 
     fn up(&self, l: usize, layer: &Layer, x: &Tensor) -> Result<Tensor> {
-        self.model.project(l, layer, Proj::GateUp, &self.norm(x, &layer.norm2)?)
+        self.model.project(l, layer, Proj::GateUp, &self.model.normed(x, &layer.norm2)?)
     }
 
     /// `silu(gate) * up` `[T, ffn]`.
@@ -125,8 +120,7 @@ impl<'a> Context<'a> {
         if let Some(fused) = &self.fused {
             return fused.swiglu(up);
         }
-        let ffn = self.model.config.ffn;
-        Ok(up.f_narrow(1, 0, ffn)?.f_silu()?.f_mul_(&up.f_narrow(1, ffn, ffn)?)?)
+        self.model.gated(up)
     }
 
     /// The gradient of `up`, given that of [`Self::gated`].
@@ -172,7 +166,7 @@ impl<'a> Context<'a> {
         grads: &Gradients,
     ) -> Result<Tensor> {
         let model = self.model;
-        let normed = self.norm(x, &layer.norm2)?;
+        let normed = self.model.normed(x, &layer.norm2)?;
         let up = match up {
             Some(up) => up,
             None => model.project(l, layer, Proj::GateUp, &normed)?,
@@ -208,7 +202,7 @@ impl<'a> Context<'a> {
         let d_qkv = self.heads_back(layer, mid.raw.as_ref(), [dq, dk, dv], grads)?;
         drop(mid);
         let d_qkv = d_qkv.f_view([tokens, -1])?;
-        let normed = self.norm(x, &layer.norm1)?;
+        let normed = self.model.normed(x, &layer.norm1)?;
         let d_normed = model.project_back(l, layer, Proj::Qkv, [&normed, &d_qkv], grads)?;
         self.norm_back([x, &layer.norm1, &d_normed], layer.first, grads.base.as_ref(), dx)
     }

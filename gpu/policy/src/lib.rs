@@ -25,6 +25,7 @@ pub mod data;
 pub mod decode;
 mod dispatch;
 pub mod error;
+mod exact;
 pub mod files;
 mod fill;
 pub mod footprint;

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tch::{Device, Tensor};
 
@@ -25,9 +26,17 @@ unsafe extern "C" {
     fn fill_uninitialised(context: *mut c_void, on: bool);
 }
 
+static DETERMINISTIC: AtomicBool = AtomicBool::new(false);
+
+/// Whether [`deterministic`] was called.
+pub fn is_deterministic() -> bool {
+    DETERMINISTIC.load(Ordering::Relaxed)
+}
+
 /// From now on libtorch's operations give the same bits for the same inputs on the same kind of device, in
 /// this process. Those that cannot say so on stderr.
 pub fn deterministic() {
+    DETERMINISTIC.store(true, Ordering::Relaxed);
     // SAFETY: the names are those of torch 2.11, which tch holds us to; the context lives as long as the
     // process, and its setters take booleans.
     unsafe {

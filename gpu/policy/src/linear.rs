@@ -40,7 +40,7 @@ impl Model {
         x: &Tensor,
     ) -> Result<Tensor> {
         let bias = layer.bias.as_ref().filter(|_| proj == Proj::Qkv);
-        let y = x.f_linear(layer.matrix(proj).0, bias)?;
+        let y = self.linear(x, layer.matrix(proj).0, bias)?;
         if let Some(adapter) = &self.adapter {
             adapter.add(l, proj, x, &y)?;
         }

@@ -8,6 +8,7 @@ use tch::{Device, Tensor};
 
 use crate::batch::Batch;
 use crate::error::{Error, Result};
+use crate::exact;
 use crate::footprint;
 use crate::fused::{self, Fused};
 use crate::gradients::Gradients;
@@ -97,7 +98,7 @@ fn each_chunk(
     while start < total {
         let count = size.min(total - start);
         let part = hidden.f_narrow(0, start, count)?;
-        let logits = part.f_linear::<&Tensor>(&head, None)?;
+        let logits = model.linear(&part, &head, None)?;
         let targets = batch.targets.f_narrow(0, start, count)?;
         let rows = find(model, logits, &targets, temperature)?;
         let chosen = match &rows {
@@ -117,6 +118,9 @@ fn find(model: &Model, logits: Tensor, targets: &Tensor, temperature: f64) -> Re
     if let Some(fused) = fused(model)? {
         let rows = fused.score(&logits, targets, temperature)?;
         return Ok(Found::Rows(logits, rows));
+    }
+    if model.exact {
+        return Ok(Found::Whole(exact::log_softmax(&logits, temperature)?));
     }
     // A copy of 16-bit logits, so that what follows can be done in place.
     let mut all = logits.f_to_kind(model.sum_kind())?;

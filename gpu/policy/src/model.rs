@@ -8,8 +8,11 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::config::{Architecture, ModelConfig};
+use crate::decode;
 use crate::error::Result;
+use crate::exact::{self, Sight};
 use crate::layout::per_layer;
+use crate::libtorch;
 use crate::lora::Adapter;
 use crate::params::Params;
 use crate::rope::{Rope, Turn};
@@ -65,6 +68,9 @@ pub struct Model {
     pub kind: Kind,
     /// What is trained instead of the weights, if anything.
     pub adapter: Option<Adapter>,
+    /// A token's scores depend, to the last bit, on the tokens before it alone: in deterministic mode,
+    /// where there is such a pass (float32 on a CPU, heads a multiple of 8 wide). Slower.
+    pub exact: bool,
     pub(crate) embed: Tensor,
     pub(crate) norm: Tensor,
     head: Tensor,
@@ -87,7 +93,8 @@ impl Model {
         let rope = Rope::new(&config, kind, device)?;
         let head = if config.tied { v(0) } else { v(after + 1) };
         let (embed, norm) = (v(0), v(after).f_to_device(device)?);
-        Ok(Model { config, device, kind, adapter: None, embed, norm, head, rope, params })
+        let exact = libtorch::is_deterministic() && decode::suits(kind, device, config.head_dim);
+        Ok(Model { config, device, kind, adapter: None, exact, embed, norm, head, rope, params })
     }
 
     /// The weights of layer `i`, on the device.
@@ -137,7 +144,31 @@ impl Model {
 
     /// Logits `[n, vocab]` in float32 of hidden states `[n, hidden]`.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(hidden.f_linear::<&Tensor>(&self.head()?, None)?.f_to_kind(self.sum_kind())?)
+        Ok(self.linear(hidden, &self.head()?, None)?.f_to_kind(self.sum_kind())?)
+    }
+
+    /// `[.., out]` of `x` `[.., in]`.
+    pub(crate) fn linear(&self, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        if self.exact { exact::linear(x, w, bias) } else { Ok(x.f_linear(w, bias)?) }
+    }
+
+    /// `x` `[.., n]` normed, with the weights `[n]` of the norm.
+    pub(crate) fn normed(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+        let eps = self.config.norm_eps;
+        match self.exact {
+            true => exact::rms_norm(x, weight, eps),
+            false => Ok(x.f_internal_fused_rms_norm(weight.size(), Some(weight), eps)?.0),
+        }
+    }
+
+    /// `silu(gate) * up` `[.., ffn]` of `both` `[.., 2 * ffn]`.
+    pub(crate) fn gated(&self, both: &Tensor) -> Result<Tensor> {
+        if self.exact {
+            return exact::swiglu(both);
+        }
+        let (ffn, dim) = (self.config.ffn, both.dim() as i64 - 1);
+        let gate = both.f_narrow(dim, 0, ffn)?.f_silu()?;
+        Ok(gate.f_mul(&both.f_narrow(dim, ffn, ffn)?)?)
     }
 
     /// The type of sums, scores and gradients: float32, or float64 of a float64 model.
@@ -155,12 +186,11 @@ impl Model {
         let qk = match &layer.heads {
             None => cut(0, c.heads + c.kv_heads)?,
             Some((q_norm, k_norm)) => {
-                let norm = |x: Tensor, w| x.f_rms_norm([c.head_dim], Some(w), c.norm_eps);
-                let q = norm(cut(0, c.heads)?, q_norm)?;
-                Tensor::f_cat(&[q, norm(cut(c.heads, c.kv_heads)?, k_norm)?], dim)?
+                let q = self.normed(&cut(0, c.heads)?, q_norm)?;
+                Tensor::f_cat(&[q, self.normed(&cut(c.heads, c.kv_heads)?, k_norm)?], dim)?
             }
         };
-        let qk = turn.apply(&qk)?;
+        let qk = if self.exact { exact::turned(&qk, turn)? } else { turn.apply(&qk)? };
         Ok([qk.f_narrow(dim, 0, c.heads)?, qk.f_narrow(dim, c.heads, c.kv_heads)?, v])
     }
 
@@ -173,22 +203,18 @@ impl Model {
     ) -> Result<Tensor> {
         let c = &self.config;
         let (rows, length) = ids.size2()?;
-        let norm = |x: &Tensor, w: &Tensor| x.f_rms_norm([c.hidden], Some(w), c.norm_eps);
         let mut x = self.embedded(ids)?;
         for i in 0..c.layers as usize {
             let l = self.layer(i)?;
-            let qkv = norm(&x, &l.norm1)?.f_linear(&l.qkv, l.bias.as_ref())?;
+            let qkv = self.linear(&self.normed(&x, &l.norm1)?, &l.qkv, l.bias.as_ref())?;
             let heads = c.heads + 2 * c.kv_heads;
             let qkv = qkv.f_view([rows, length, heads, c.head_dim])?;
             let [q, k, v] = self.heads(&l, &qkv, turn)?;
-            let mixed = attend(i, &q, &k, &v)?.f_linear::<&Tensor>(&l.out, None)?;
-            x = x.f_add(&mixed)?;
-            let up = norm(&x, &l.norm2)?.f_linear::<&Tensor>(&l.gate_up, None)?;
-            let gate = up.f_narrow(2, 0, c.ffn)?.f_silu()?;
-            let inner = gate.f_mul(&up.f_narrow(2, c.ffn, c.ffn)?)?;
-            x = x.f_add(&inner.f_linear::<&Tensor>(&l.down, None)?)?;
+            x = x.f_add(&self.linear(&attend(i, &q, &k, &v)?, &l.out, None)?)?;
+            let up = self.linear(&self.normed(&x, &l.norm2)?, &l.gate_up, None)?;
+            x = x.f_add(&self.linear(&self.gated(&up)?, &l.down, None)?)?;
         }
-        Ok(norm(&x, &self.norm)?)
+        self.normed(&x, &self.norm)
     }
 
     /// Attention over `[B, H, T, D]` and `[B, K, T, D]`; answers `[B, T, H*D]`.
@@ -202,6 +228,14 @@ impl Model {
     ) -> Result<Tensor> {
         let c = &self.config;
         let (rows, _, length, _) = q.size4()?;
+        if self.exact && causal && mask.is_none() {
+            let flat = |t: &Tensor| t.f_transpose(1, 2)?.f_flatten(0, 1);
+            let n = length as usize;
+            let one = |t| Sight { start: t / n * n, own: t % n + 1, ..Sight::default() };
+            let sights: Vec<Sight> = (0..rows as usize * n).map(one).collect();
+            let (out, _) = exact::attend([&flat(q)?, &flat(k)?, &flat(v)?], &sights)?;
+            return Ok(out.f_view([rows, length, c.heads * c.head_dim])?);
+        }
         // The memory-efficient CUDA kernel (float32, or any mask) knows no grouped heads; the
         // fall-back would build the whole T x T matrix.
         let grouped = self.device == Device::Cpu || (self.kind != Kind::Float && mask.is_none());

@@ -46,6 +46,11 @@ pub fn log_sum(scores: &[f32], divisor: f64) -> f64 {
     f64::from(most) / divisor + sum.ln()
 }
 
+/// The log-probability of a token with that score.
+pub fn logprob(score: f32, divisor: f64, log_sum: f64) -> f32 {
+    (f64::from(score) / divisor - log_sum) as f32
+}
+
 /// Draws a token. `scores` are logits of the tokens `ids` (of all tokens, in order, if
 /// `None`); `log_sum` belongs to the whole vocabulary. Takes one number from `rng`, or none
 /// when the temperature is 0.
@@ -58,7 +63,7 @@ pub fn draw(
 ) -> Choice {
     let id = |i: usize| ids.map_or(i as u32, |ids| ids[i] as u32);
     let divisor = s.divisor();
-    let raw = |i: usize| (f64::from(scores[i]) / divisor - log_sum) as f32;
+    let raw = |i: usize| logprob(scores[i], divisor, log_sum);
     // Best first; the lower id wins a tie, so that the order is a function of the scores.
     let order =
         |a: &usize, b: &usize| scores[*b].total_cmp(&scores[*a]).then_with(|| id(*a).cmp(&id(*b)));

@@ -33,11 +33,6 @@ pub fn keep(model: &Model, tokens: i64, budget: u64) -> Vec<Keep> {
         .collect()
 }
 
-fn last_norm(model: &Model, x: &Tensor) -> Result<Tensor> {
-    let c = &model.config;
-    Ok(x.f_internal_fused_rms_norm([c.hidden], Some(&model.norm), c.norm_eps)?.0)
-}
-
 /// Refuses a model whose matrices are not those that would be trained.
 fn check(model: &Model) -> Result<()> {
     match model.adapter.as_ref().is_some_and(|a| a.merged()) {
@@ -61,7 +56,7 @@ pub(crate) fn record(model: &Model, batch: &Batch, keep: &[Keep]) -> Result<(Ten
         x = y;
     }
     let picked = x.f_index_select(0, &batch.places)?;
-    Ok((last_norm(model, &picked)?, Tape { saved, picked }))
+    Ok((model.normed(&picked, &model.norm)?, Tape { saved, picked }))
 }
 
 /// The hidden states of [`record`] for several batches, nothing kept. Layers are the outer loop: a
@@ -79,7 +74,8 @@ pub(crate) fn hidden(model: &Model, batches: &[Batch]) -> Result<Vec<Tensor>> {
             *stream = context.through(l, &layer, x)?;
         }
     }
-    let pick = |(x, b): (Tensor, &Batch)| last_norm(model, &x.f_index_select(0, &b.places)?);
+    let pick =
+        |(x, b): (Tensor, &Batch)| model.normed(&x.f_index_select(0, &b.places)?, &model.norm);
     streams.into_iter().zip(batches).map(pick).collect()
 }
 

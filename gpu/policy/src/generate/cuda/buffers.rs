@@ -108,6 +108,11 @@ impl Buffers {
         })
     }
 
+    /// Rows that there is room for; also the slot of rows whose draws nobody wants.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Keys and values of a layer.
     pub fn layer(&self, layer: usize) -> (Address, Address) {
         let side = |n: usize| self.cache.address() + (n * self.side * 2) as u64;

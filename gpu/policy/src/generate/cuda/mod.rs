@@ -4,6 +4,9 @@
 //! the attention when first needed. Drawn tokens stay on the device, so the host prepares and
 //! launches a step before it knows what the one before it drew. Matrix products are libtorch's
 //! into preallocated memory; of a single row they are ours, which are bound by bandwidth alone.
+//!
+//! In deterministic mode a row's bits depend on its own tokens alone: our kernels take each row by itself,
+//! products always have [`TILE`] rows, and prompts are read by steps, too.
 
 mod buffers;
 mod prefill;
@@ -20,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::fused;
 use crate::generate::Plan;
 use crate::generate::backend::{Backend, Capacity, Row, Sequence};
-use crate::libtorch::Stream;
+use crate::libtorch::{self, Stream};
 use crate::model::Model;
 use crate::sampling::{Choice, Sampling};
 use buffers::Buffers;
@@ -31,8 +34,14 @@ const BUCKETS: [usize; 14] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192,
 /// Tokens of one prefill.
 const PREFILL: usize = 8192;
 
+/// Rows of each product in deterministic mode: cuBLAS orders the sums of a row by how many there are.
+const TILE: usize = 64;
+
 /// The next number of rows that steps are recorded for.
-fn bucket(rows: usize) -> usize {
+fn bucket(rows: usize, exact: bool) -> usize {
+    if exact {
+        return rows.next_multiple_of(TILE);
+    }
     let largest = BUCKETS[BUCKETS.len() - 1];
     let fits = BUCKETS.into_iter().find(|&b| b >= rows);
     fits.unwrap_or_else(|| rows.next_multiple_of(largest))
@@ -47,6 +56,8 @@ pub struct CudaBackend<'a> {
     sampling: launch::Sampling,
     capacity: Capacity,
     heads: Heads,
+    /// Deterministic mode.
+    exact: bool,
     /// Steps launched in all; its parity names the pinned buffers.
     steps: usize,
     launched: VecDeque<(usize, Mark)>,
@@ -83,7 +94,8 @@ impl<'a> CudaBackend<'a> {
             kv_heads: c.kv_heads as usize,
             dim: c.head_dim as usize,
         };
-        let rows = bucket(plan.max_batch);
+        let exact = libtorch::is_deterministic();
+        let rows = bucket(plan.max_batch, exact);
         let buffers = Buffers::new(&gpu, model, heads, rows, plan)?;
         let capacity = Capacity {
             // The first block takes what rows of padding write.
@@ -104,11 +116,65 @@ impl<'a> CudaBackend<'a> {
             sampling,
             capacity,
             heads,
+            exact,
             steps: 0,
             launched: VecDeque::new(),
             gpu,
             _stream: stream,
         })
+    }
+
+    /// Starts a step whose draws nobody has fetched yet.
+    fn step(&mut self, rows: &[Row]) -> Result<()> {
+        let bucket = bucket(rows.len(), self.exact);
+        let longest = rows.iter().map(|r| r.position + 1).max().unwrap_or(1);
+        // Few graphs for any length: powers of two, at most what the longest sample needs.
+        let splits = longest.div_ceil(launch::SPLIT).next_power_of_two().min(self.buffers.splits);
+        let parity = self.steps % 2;
+        self.buffers.input[parity].fill(rows, bucket);
+        self.buffers.send(&self.gpu, parity, bucket)?;
+        let step = step::Step {
+            gpu: &self.gpu,
+            weights: &self.weights,
+            buffers: &self.buffers,
+            heads: self.heads,
+            sampling: &self.sampling,
+            rows: bucket,
+            tile: if self.exact { TILE } else { bucket },
+            splits,
+        };
+        match self.graphs.get(&(bucket, splits)) {
+            Some(graph) => graph.launch()?,
+            None => {
+                // Done once as it is, since libraries load code at first use; then recorded.
+                step.run()?;
+                let graph = self.gpu.record(|| step.run())?;
+                self.graphs.insert((bucket, splits), graph);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads sequences as steps do, some tokens of one at a time; what is drawn after them is not kept.
+    fn read_by_steps(&mut self, sequences: &[Sequence]) -> Result<()> {
+        let rows = self.buffers.rows();
+        for s in sequences {
+            for (n, tokens) in s.tokens.chunks(rows).enumerate() {
+                let row = |(i, &token): (usize, &u32)| Row {
+                    slot: rows as u32,
+                    token: Some(token),
+                    position: n * rows + i,
+                    table: &s.table,
+                    seed: 0,
+                    index: 0,
+                };
+                let rows: Vec<Row> = tokens.iter().enumerate().map(row).collect();
+                self.step(&rows)?;
+                // The step's input is written anew for the next.
+                self.gpu.mark()?.wait()?;
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of the cache of keys and values.
@@ -123,6 +189,9 @@ impl Backend for CudaBackend<'_> {
     }
 
     fn prefill(&mut self, sequences: &[Sequence]) -> Result<()> {
+        if self.exact {
+            return self.read_by_steps(sequences);
+        }
         prefill::read(&self.gpu, &self.weights, &self.buffers, self.heads, sequences)
     }
 
@@ -134,32 +203,8 @@ impl Backend for CudaBackend<'_> {
     }
 
     fn launch(&mut self, rows: &[Row]) -> Result<()> {
-        let bucket = bucket(rows.len());
-        let longest = rows.iter().map(|r| r.position + 1).max().unwrap_or(1);
-        // Few graphs for any length: powers of two, at most what the longest sample needs.
-        let splits = longest.div_ceil(launch::SPLIT).next_power_of_two().min(self.buffers.splits);
-        let parity = self.steps % 2;
-        self.buffers.input[parity].fill(rows, bucket);
-        self.buffers.send(&self.gpu, parity, bucket)?;
-        let step = step::Step {
-            gpu: &self.gpu,
-            weights: &self.weights,
-            buffers: &self.buffers,
-            heads: self.heads,
-            sampling: &self.sampling,
-            rows: bucket,
-            splits,
-        };
-        match self.graphs.get(&(bucket, splits)) {
-            Some(graph) => graph.launch()?,
-            None => {
-                // Done once as it is, since libraries load code at first use; then recorded.
-                step.run()?;
-                let graph = self.gpu.record(|| step.run())?;
-                self.graphs.insert((bucket, splits), graph);
-            }
-        }
-        self.buffers.fetch(&self.gpu, parity, rows.len())?;
+        self.step(rows)?;
+        self.buffers.fetch(&self.gpu, self.steps % 2, rows.len())?;
         self.launched.push_back((rows.len(), self.gpu.mark()?));
         self.steps += 1;
         Ok(())

@@ -94,6 +94,8 @@ pub(super) struct Step<'a> {
     pub heads: Heads,
     pub sampling: &'a launch::Sampling,
     pub rows: usize,
+    /// Rows of one product; divides `rows`.
+    pub tile: usize,
     pub splits: usize,
 }
 
@@ -176,8 +178,10 @@ impl Step<'_> {
             // SAFETY: both have a row of the matrix's widths.
             return Ok(unsafe { launch::gemv(self.gpu, m.address, from, to, m.rows, m.columns) }?);
         }
-        let cut = |t: &Tensor| t.f_narrow(0, 0, self.rows as i64);
-        let _ = cut(x)?.f_mm_out(&cut(out)?, &m.view)?;
+        for from in (0..self.rows).step_by(self.tile) {
+            let cut = |t: &Tensor| t.f_narrow(0, from as i64, self.tile as i64);
+            let _ = cut(x)?.f_mm_out(&cut(out)?, &m.view)?;
+        }
         Ok(())
     }
 }

@@ -25,6 +25,9 @@ kernelzero status > "$OUT/status.txt" 2>&1
 start=$SECONDS
 kernelzero --host "$work/host.toml" audit --effects "${EFFECTS:-40}" > "$OUT/effects.txt" 2>&1 || failed=1
 cat "$OUT/effects.txt"
+# There must have been kernels and gradient steps, and all that was done again must have come out alike.
+awk '/^(build|measurement|step) / { if ($5 + $7 > 0 || ($1 != "build" && $4 < 1)) bad = 1; kinds++ }
+     END { exit bad || kinds != 3 }' "$OUT/effects.txt" || { echo "effects: not alike"; failed=1; }
 echo "audit: $((SECONDS - start)) s"
 rm -rf "$work"
 [ "$failed" = 0 ]

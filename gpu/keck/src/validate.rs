@@ -70,8 +70,9 @@ impl Judge {
             "do": "trial", "seed": seed, "scale": "plain", "perturb": false, "twice": true,
             "wide": false,
         });
-        let answer = self.ask(session, question, &[], self.config.trial_timeout)?;
-        Ok(heard(answer, "forward").and_then(|reply| observe(reply, seed)))
+        let limit = self.config.trial_timeout;
+        let answer = self.ask_sharing(session, question, &[], (limit, limit))?;
+        Ok(heard(answer, "forward").and_then(|reply| self.observe(reply, seed)))
     }
 
     fn dead_parameters(
@@ -86,7 +87,9 @@ impl Judge {
         for name in names.iter().filter_map(Value::as_str).take(PARAMETERS_MAX) {
             let seed = derive(job.seed, "trial", 0);
             let question = json!({ "do": "dead", "seed": seed, "parameter": name });
-            match heard(self.ask(session, question, &[], self.config.trial_timeout)?, "forward") {
+            let limit = self.config.trial_timeout;
+            let answer = self.ask_sharing(session, question, &[], (limit, limit))?;
+            match heard(answer, "forward") {
                 Ok(mut reply) => {
                     if *reply.take("first").unwrap_or_default() == *baseline {
                         dead.push(name.to_owned());
@@ -99,6 +102,37 @@ impl Judge {
             }
         }
         Ok(dead)
+    }
+
+    fn observe(&self, mut reply: Reply, seed: u64) -> Result<Seen, ModuleRun> {
+        let failed =
+            |why: &str| ModuleRun::Failed { step: "forward".to_owned(), detail: why.to_owned() };
+        if reply.value["tensors"] != Value::Bool(true) {
+            return Err(failed("the output is neither a tensor nor a tuple or list of tensors"));
+        }
+        let mut take = |name: &str| reply.take(name).unwrap_or_default();
+        let (outputs, inputs, second) = (take("first"), take("inputs"), take("second"));
+        let blob =
+            Blob::read(&outputs).ok_or_else(|| failed("an output's dtype is not supported"))?;
+        let repeatable = reply.value["repeats"] == true
+            || Blob::read(&second).is_some_and(|again| self.repeats(&blob, &again));
+        let mut trial =
+            ModuleTrial { seed, elements: 0, nonfinite: 0, max_abs: 0.0, spread: 0.0, repeatable };
+        for (index, entry) in blob.entries.iter().enumerate() {
+            let Some(dtype) = DType::named(&entry.dtype) else { continue };
+            for bytes in blob.raw(index).chunks_exact(dtype.width()) {
+                let value = dtype.value(bytes);
+                trial.elements += 1;
+                if value.is_finite() {
+                    trial.max_abs = trial.max_abs.max(value.abs());
+                } else {
+                    trial.nonfinite += 1;
+                }
+            }
+            trial.spread = trial.spread.max(spread(blob.raw(index), dtype));
+        }
+        let has_inputs = Blob::read(&inputs).is_some_and(|b| !b.entries.is_empty());
+        Ok(Seen { trial, outputs, has_inputs })
     }
 }
 
@@ -122,33 +156,4 @@ fn heard(answer: Answer, step: &str) -> Result<Reply, ModuleRun> {
             None => Ok(reply),
         },
     }
-}
-
-fn observe(mut reply: Reply, seed: u64) -> Result<Seen, ModuleRun> {
-    let failed =
-        |why: &str| ModuleRun::Failed { step: "forward".to_owned(), detail: why.to_owned() };
-    if reply.value["tensors"] != Value::Bool(true) {
-        return Err(failed("the output is neither a tensor nor a tuple or list of tensors"));
-    }
-    let repeatable = reply.value["repeats"] == true;
-    let mut take = |name: &str| reply.take(name).unwrap_or_default();
-    let (outputs, inputs) = (take("first"), take("inputs"));
-    let blob = Blob::read(&outputs).ok_or_else(|| failed("an output's dtype is not supported"))?;
-    let mut trial =
-        ModuleTrial { seed, elements: 0, nonfinite: 0, max_abs: 0.0, spread: 0.0, repeatable };
-    for (index, entry) in blob.entries.iter().enumerate() {
-        let Some(dtype) = DType::named(&entry.dtype) else { continue };
-        for bytes in blob.raw(index).chunks_exact(dtype.width()) {
-            let value = dtype.value(bytes);
-            trial.elements += 1;
-            if value.is_finite() {
-                trial.max_abs = trial.max_abs.max(value.abs());
-            } else {
-                trial.nonfinite += 1;
-            }
-        }
-        trial.spread = trial.spread.max(spread(blob.raw(index), dtype));
-    }
-    let has_inputs = Blob::read(&inputs).is_some_and(|b| !b.entries.is_empty());
-    Ok(Seen { trial, outputs, has_inputs })
 }

@@ -160,8 +160,13 @@ class Session:
         """A run with only the named parameter perturbed, on the inputs of `seed`."""
         self.perturb(message["seed"], names={message["parameter"]})
         base = wire.decode(wire.encode(self.inputs(message["seed"])), self.device)
+        LEASE.begin(self.sock if self.device != "cpu" else None)
+        LEASE.take()
         self.step = "forward"
-        return {}, [("first", wire.encode(self.run(base)[0], contiguous=True))]
+        outputs, _ = self.run(base)
+        out = [("first", wire.encode(outputs, contiguous=True))]
+        LEASE.begin(None)
+        return {}, out
 
     def time(self, message, blobs):
         self.step = "forward"

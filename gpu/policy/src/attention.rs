@@ -12,6 +12,7 @@ use crate::block::{self, Block};
 use crate::dispatch::{self, Varlen};
 use crate::error::Result;
 use crate::exact::{self, Sight};
+use crate::libtorch;
 
 /// Starts of segments on the device, int32 `[n + 1]`, and the longest of them.
 struct Starts {
@@ -207,25 +208,28 @@ fn part_back(
 ) -> Result<[Tensor; 3]> {
     if let Some((rng, unused)) = &a.rng {
         let s = if causal { spans.causal() } else { spans.cross() };
-        let (dq, dk, dv) = Tensor::f_internal_flash_attention_backward(
-            grad,
-            q,
-            k,
-            v,
-            &a.out,
-            &a.lse,
-            s.starts_q,
-            s.starts_k,
-            s.longest_q,
-            s.longest_k,
-            0.0,
-            causal,
-            rng,
-            unused,
-            None,
-            None,
-            None,
-        )?;
+        let back = || {
+            Tensor::f_internal_flash_attention_backward(
+                grad,
+                q,
+                k,
+                v,
+                &a.out,
+                &a.lse,
+                s.starts_q,
+                s.starts_k,
+                s.longest_q,
+                s.longest_k,
+                0.0,
+                causal,
+                rng,
+                unused,
+                None,
+                None,
+                None,
+            )
+        };
+        let (dq, dk, dv) = libtorch::strictly(back)?;
         return Ok([dq, dk, dv]);
     }
     let like = |t: &Tensor| Tensor::f_empty(t.size(), (t.f_kind()?, t.device()));

@@ -37,14 +37,28 @@ pub fn is_deterministic() -> bool {
 /// this process. Those that cannot say so on stderr.
 pub fn deterministic() {
     DETERMINISTIC.store(true, Ordering::Relaxed);
+    set(true);
+    // SAFETY: as in `set`. What is not written is never read here.
+    unsafe { fill_uninitialised(global_context(), false) };
+}
+
+/// Deterministic operations, where those that have none say so or fail.
+fn set(warn_only: bool) {
     // SAFETY: the names are those of torch 2.11, which tch holds us to; the context lives as long as the
     // process, and its setters take booleans.
-    unsafe {
-        let context = global_context();
-        set_deterministic(context, true, true);
-        // What is not written is never read here.
-        fill_uninitialised(context, false);
+    unsafe { set_deterministic(global_context(), true, warn_only) };
+}
+
+/// Does something with operations that choose another way only where they would fail otherwise: the backward
+/// pass of flash attention.
+pub(crate) fn strictly<T>(f: impl FnOnce() -> T) -> T {
+    if !is_deterministic() {
+        return f();
     }
+    set(false);
+    let done = f();
+    set(true);
+    done
 }
 
 /// The address of a symbol of the libraries that are loaded.

@@ -12,6 +12,7 @@ pub mod exit;
 pub mod host;
 pub mod judge;
 pub mod kept;
+pub mod logging;
 pub mod parallel;
 pub mod plan;
 pub mod rescore;

@@ -11,7 +11,6 @@ pub mod request;
 pub mod view;
 pub mod work;
 
-use std::io::IsTerminal;
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,14 +67,7 @@ pub fn serve(home: &Path, host: &HostConfig, arguments: &Arguments) -> Result<Ex
     // A client that goes away must not end the service.
     // SAFETY: no other thread sets this signal's action, and the arguments are constants.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("KERNELZERO_LOG")
-        .unwrap_or_else(|_| "info,actix_server=warn".into());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        // Colours are for people, and a file of them is read by programs.
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    crate::logging::to_stderr();
     let token = token(arguments)?;
     let listener = TcpListener::bind((arguments.listen, arguments.port)).with_context(|| {
         format!("cannot listen on {}, port {}", arguments.listen, arguments.port)

@@ -78,7 +78,7 @@ fn waiting(sides: &Sides, calls: u32) -> Option<Speed> {
     Some(Speed { ratio, interval: (low, high), graph: false, too_small })
 }
 
-/// Half the width of a 95 % interval of the ratio from one process to the next, relative to it. Of none
+/// Half the width of a 95 % interval of the ratio from one process to the next, relative to it; none
 /// without times. No measurement within one process says more, however long it is.
 pub fn between_processes(sides: &Sides) -> Option<f64> {
     let [reference, candidate] = [&sides.reference_ns, &sides.candidate_ns].map(|ns| median(ns));

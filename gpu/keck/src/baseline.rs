@@ -50,8 +50,7 @@ impl Judge {
             "do": "trial", "seed": seed, "scale": "plain", "perturb": false, "twice": false,
             "wide": false,
         });
-        let limit = self.config.trial_timeout;
-        let answer = self.ask_sharing(session, question, &[], (limit, limit))?;
+        let answer = self.ask_module(session, question)?;
         Ok(heard(answer).map(|mut reply| {
             let after = reply.take("after");
             let mut take = |name: &str| reply.take(name).unwrap_or_default();

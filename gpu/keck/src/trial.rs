@@ -22,6 +22,16 @@ const WELL_CONDITIONED: f64 = 5e-6;
 const REPEATABLE_ON_GPU: f64 = 1e-5;
 
 impl Judge {
+    /// Puts a question to a module's worker that needs the device together with others.
+    pub(crate) fn ask_module(
+        &self,
+        session: &mut Session,
+        question: Value,
+    ) -> Result<Answer, Error> {
+        let limit = self.config.trial_timeout;
+        self.ask_sharing(session, question, &[], (limit, limit))
+    }
+
     /// One trial. A changed trial on which the reference raises, overflows or is ill conditioned
     /// falls back to a milder one: noise only, then fresh inputs only.
     pub(crate) fn reference_trial(
@@ -40,8 +50,7 @@ impl Judge {
                 "do": "trial", "seed": derive(seed, "trial", index), "scale": scale,
                 "perturb": perturb, "twice": true, "wide": attempt < last,
             });
-            let limit = self.config.trial_timeout;
-            let answer = self.ask_sharing(session, question, &[], (limit, limit))?;
+            let answer = self.ask_module(session, question)?;
             let ended = !matches!(answer, Answer::Said(_));
             result = heard(answer).and_then(|reply| {
                 let mut trial = self.accept_trial(reply, attempt < last)?;

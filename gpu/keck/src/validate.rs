@@ -70,8 +70,7 @@ impl Judge {
             "do": "trial", "seed": seed, "scale": "plain", "perturb": false, "twice": true,
             "wide": false,
         });
-        let limit = self.config.trial_timeout;
-        let answer = self.ask_sharing(session, question, &[], (limit, limit))?;
+        let answer = self.ask_module(session, question)?;
         Ok(heard(answer, "forward").and_then(|reply| self.observe(reply, seed)))
     }
 
@@ -87,8 +86,7 @@ impl Judge {
         for name in names.iter().filter_map(Value::as_str).take(PARAMETERS_MAX) {
             let seed = derive(job.seed, "trial", 0);
             let question = json!({ "do": "dead", "seed": seed, "parameter": name });
-            let limit = self.config.trial_timeout;
-            let answer = self.ask_sharing(session, question, &[], (limit, limit))?;
+            let answer = self.ask_module(session, question)?;
             match heard(answer, "forward") {
                 Ok(mut reply) => {
                     if *reply.take("first").unwrap_or_default() == *baseline {

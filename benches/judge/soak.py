@@ -49,6 +49,8 @@ def state(pid, scratch):
 
 def main():
     program, host, pairs, out = sys.argv[1:5]
+    if os.path.exists(out):
+        sys.exit(f"{out} is there already: a batch would go on after it and judge less; take another name")
     with open(pairs, encoding="utf-8") as file:
         count = sum(1 for _ in file)
     before = device_mib()

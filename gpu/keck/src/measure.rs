@@ -43,6 +43,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// So many times as long for the first one, which loads what it uses of torch.
 const FIRST: u32 = 2;
 
+/// Whether the machine could have done what the candidate is accused of.
+fn may_be_the_machines(failure: &Failure) -> bool {
+    matches!(failure.kind, FailureKind::SuspiciousTiming | FailureKind::SandboxViolation)
+}
+
 impl Judge {
     /// Measures a kernel: correctness on every trial, then times where they are asked for.
     pub fn measure(&self, job: &MeasureJob) -> Result<Measurement, Error> {
@@ -84,16 +89,18 @@ impl Judge {
     }
 
     /// Memory that others held at the same time, a device that others hung on, or a cold disk is no fault
-    /// of a candidate's: it runs again with the device alone.
+    /// of a candidate's: it runs again with the device alone. So does one that is held for a cheat by a
+    /// clock, or by its process's end without a word: what a candidate does it does again.
     fn candidate(&self, job: &MeasureJob, reference: &Reference) -> Result<Execution, Stop> {
         let whole = self.config.exclusive.then(|| self.lease.whole());
         let mut disturbed = false;
         let first = self.one_run(job, reference, &mut disturbed);
         let Err(Stop::Candidate(failure)) = &first else { return first };
         let memory = others_took_it(&failure.detail);
-        if whole.is_some() || !(memory || disturbed) {
+        if whole.is_some() || !(memory || disturbed || may_be_the_machines(failure)) {
             return first;
         }
+        tracing::info!(kind = ?failure.kind, detail = failure.detail, "judged again, alone");
         let _whole = self.whole_device();
         if memory {
             self.parked.clear();

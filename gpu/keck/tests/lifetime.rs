@@ -6,7 +6,7 @@ mod common;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{case, measure, processes};
+use common::{case, measure, misbehaving, processes};
 use events::outcome::{Backend, Execution};
 use keck::{Build, Config, Judge, MeasureJob, ValidateJob};
 
@@ -82,6 +82,34 @@ fn a_dead_warm_process_is_no_verdict() {
 }
 
 /// Kills the judge's process hard and looks for what is left. The child is this test binary.
+#[test]
+fn a_worker_that_the_machine_ends_is_judged_again() {
+    let scratch = tempfile::tempdir().unwrap();
+    let judge = Judge::new(Config { scratch: scratch.path().into(), ..Config::default() }).unwrap();
+    let (module, kernel) = (case("reference", "leaky_scale"), case("kernels", "honest_leaky"));
+    measure(&judge, &module, &kernel);
+    let before = processes(scratch.path());
+    let slow = misbehaving("import time\ntime.sleep(2)");
+    let found = std::thread::scope(|scope| {
+        let running = scope.spawn(|| measure(&judge, &module, &slow));
+        let started = Instant::now();
+        let worker = loop {
+            let now = processes(scratch.path());
+            if let Some(pid) = now.into_iter().find(|pid| !before.contains(pid)) {
+                break pid;
+            }
+            assert!(started.elapsed() < Duration::from_secs(20), "no worker came");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        // By now it is ready and sleeps.
+        std::thread::sleep(Duration::from_secs(1));
+        // SAFETY: a signal to a process that this test started.
+        unsafe { libc::kill(worker, libc::SIGKILL) };
+        running.join().unwrap()
+    });
+    assert!(matches!(found.execution, Execution::Ran { launches: 1, .. }), "{:?}", found.execution);
+}
+
 #[test]
 fn nothing_outlives_a_killed_judge() {
     const MARK: &str = "KECK_TEST_CHILD";

@@ -96,7 +96,7 @@ pub fn serve(arguments: &Arguments) -> Result<Exit> {
     // Before any work: what the actors of the config ask for at once is recorded first.
     let residents = Residents::start(&gate, &blobs)?;
     tracing::info!(run = %id, %address, "running");
-    let limits = Limits { samples: host.samples_per_append, judges: host.judges() };
+    let limits = Limits { samples: host.samples_at_once, judges: host.judges() };
     let shells = Shells::new(Box::new(engine), judge, limits);
     let end = run(&bus, shells);
     // The actors' threads live until the process ends, so what they hold is cleared away here.

@@ -1,14 +1,17 @@
 //! The engine port over a child process.
 
+mod objective;
 mod process;
+mod streamed;
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use actors::ports::{Engine, GenerateJob, TrainJob, Trained, Weights, WorldFailed};
+use actors::ports::{Adapter, Drawn, Engine, GenerateJob, TrainJob, Trained, Weights, WorldFailed};
 use anyhow::Result;
-use events::config::{Aggregate, OldLogprobs, Variant};
-use events::event::{Finish, Update};
-use events::sample::Sample;
+use events::config::OldLogprobs;
+use events::event::Update;
+use events::ids::{BlobId, PolicyVersion};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use store::BlobDir;
@@ -17,6 +20,10 @@ use crate::host::HostConfig;
 
 pub use process::Killer;
 use process::{EngineProcess, world};
+
+/// Samples in flight at most; the engine takes as many of them as its memory holds.
+const MAX_BATCH: usize = 256;
+const OPTIMIZER: &str = "optimizer.safetensors";
 
 /// The engine of one device.
 pub struct ChildEngine {
@@ -27,21 +34,19 @@ pub struct ChildEngine {
     into: BlobDir,
     /// Folders in which weights lie as files; emptied at the start.
     scratch: PathBuf,
+    /// The reference lies in the host's memory.
+    hosted_reference: bool,
 }
 
-#[derive(Deserialize)]
-struct GeneratedPrompt {
-    prompt_tokens: Vec<u32>,
-    samples: Vec<GeneratedSample>,
-}
+/// The digest that names trained weights, and all files.
+type Saved = (BlobId, Vec<(String, BlobId)>);
 
-#[derive(Deserialize)]
-struct GeneratedSample {
-    text: String,
-    tokens: Vec<u32>,
-    logprobs: Vec<f32>,
-    truncated_logprobs: Vec<f32>,
-    finish: Finish,
+/// What a slot's model is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Sample,
+    Train,
+    Reference,
 }
 
 #[derive(Deserialize)]
@@ -68,6 +73,7 @@ impl ChildEngine {
             into: blobs.clone(),
             blobs,
             scratch,
+            hosted_reference: host.hosted_reference,
         })
     }
 
@@ -81,16 +87,16 @@ impl ChildEngine {
         self.process.killer()
     }
 
-    /// Writes weights out as a folder, once.
-    fn folder(&self, weights: &Weights) -> Result<PathBuf, WorldFailed> {
-        let folder = self.scratch.join(weights.policy.to_string());
+    /// Writes files out as a folder, once.
+    fn folder(&self, name: &str, files: &[(String, BlobId)]) -> Result<PathBuf, WorldFailed> {
+        let folder = self.scratch.join(name);
         if folder.is_dir() {
             return Ok(folder);
         }
-        let unfinished = self.scratch.join(format!("{}.new", weights.policy));
+        let unfinished = self.scratch.join(format!("{name}.new"));
         let _ = std::fs::remove_dir_all(&unfinished);
         std::fs::create_dir_all(&unfinished).map_err(world("cannot make the weights' folder"))?;
-        for (name, blob) in &weights.files {
+        for (name, blob) in files {
             let target = unfinished.join(name);
             self.blobs.export_to(*blob, &target).map_err(|e| WorldFailed(e.to_string()))?;
         }
@@ -99,16 +105,42 @@ impl ChildEngine {
     }
 
     /// Makes `slot` hold `weights`.
-    fn hold(&mut self, slot: &str, weights: &Weights, train: bool) -> Result<(), WorldFailed> {
+    fn hold(&mut self, slot: &str, weights: &Weights, what_for: Use) -> Result<(), WorldFailed> {
+        let train = what_for == Use::Train;
         let held = self.process.held().and_then(|held| held.get(slot));
         if held.is_some_and(|(held, can)| held.policy == weights.policy && (*can || !train)) {
             return Ok(());
         }
-        let folder = self.folder(weights)?;
-        let optimizer = folder.join("optimizer.safetensors");
+        let first = PolicyVersion { steps: 0, ..weights.policy };
         let mut request = json!({
-            "op": "load", "slot": slot, "dir": folder, "device": self.device, "trainable": train,
+            "op": "load", "slot": slot, "device": self.device, "trainable": train,
+            "hosted": what_for == Use::Reference && self.hosted_reference,
         });
+        let version = weights.policy.to_string();
+        let trained = match &weights.adapter {
+            None => {
+                let folder = self.folder(&version, &weights.files)?;
+                request["dir"] = json!(folder);
+                folder
+            }
+            Some(Adapter { lora, seed, files }) => {
+                let base = self.folder(&first.to_string(), &weights.files)?;
+                request["dir"] = json!(base);
+                if files.is_empty() {
+                    // It changes nothing yet, so it is only there to be trained.
+                    if train {
+                        request["lora"] = json!(lora);
+                        request["seed"] = json!(seed);
+                    }
+                    base
+                } else {
+                    let folder = self.folder(&format!("{version}-adapter"), files)?;
+                    request["adapter"] = json!(folder);
+                    folder
+                }
+            }
+        };
+        let optimizer = trained.join(OPTIMIZER);
         if train && optimizer.is_file() {
             request["optimizer"] = json!(optimizer);
         }
@@ -119,8 +151,8 @@ impl ChildEngine {
         Ok(())
     }
 
-    /// Saves `slot` and stores its files.
-    fn save(&mut self, slot: &str) -> Result<Vec<(String, events::ids::BlobId)>, WorldFailed> {
+    /// Saves what `slot` trains and stores its files, in order of their names.
+    fn save(&mut self, slot: &str, adapted: bool) -> Result<Saved, WorldFailed> {
         let folder = self.scratch.join("saved");
         let _ = std::fs::remove_dir_all(&folder);
         // Blobs have names of one file each.
@@ -129,33 +161,21 @@ impl ChildEngine {
             "shard_bytes": u64::MAX,
         });
         self.process.ask(&request)?;
-        let mut files = Vec::new();
-        for name in ["config.json", "model.safetensors", "optimizer.safetensors"] {
+        let store = |name: &str| {
             let blob = self.into.put_file(&folder.join(name));
-            files.push((name.to_owned(), blob.map_err(|e| WorldFailed(e.to_string()))?));
-        }
+            blob.map_err(|e| WorldFailed(e.to_string()))
+        };
+        let (config, weights) = match adapted {
+            true => ("adapter_config.json", "adapter_model.safetensors"),
+            false => ("config.json", "model.safetensors"),
+        };
+        let digest = store(weights)?;
+        let others = [config, OPTIMIZER].map(|name| Ok((name.to_owned(), store(name)?)));
+        let mut files = others.into_iter().collect::<Result<Vec<_>, WorldFailed>>()?;
+        files.insert(1, (weights.to_owned(), digest));
         std::fs::remove_dir_all(&folder).map_err(world("cannot remove saved weights"))?;
-        Ok(files)
+        Ok((digest, files))
     }
-}
-
-/// Writes what is not as in the paper into a request.
-fn vary(request: &mut Value, v: &Variant) {
-    let mut set = |key: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            request[key] = value;
-        }
-    };
-    set("clip_high", v.clip_high.map(|x| json!(x.get())));
-    set("ratio", v.ratio.map(|ratio| json!(ratio)));
-    set("penalty", v.penalty.map(|penalty| json!(penalty)));
-    set("entropy", v.entropy_weight.map(|x| json!(x.get())));
-    set("importance_cap", v.importance_cap.map(|x| json!(x.get())));
-    let sums = |aggregate| match (aggregate, v.sum_per) {
-        (Aggregate::SampleSum, Some(per)) => json!({ "sample-sum": per.get() }),
-        (other, _) => json!(other),
-    };
-    set("aggregate", v.aggregate.map(sums));
 }
 
 fn reply<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, WorldFailed> {
@@ -163,49 +183,36 @@ fn reply<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, WorldFailed>
 }
 
 impl Engine for ChildEngine {
-    fn generate(&mut self, job: &GenerateJob) -> Result<Vec<Vec<(Sample, Finish)>>, WorldFailed> {
+    fn generate(
+        &mut self,
+        job: &GenerateJob,
+        each: &mut dyn FnMut(Drawn) -> ControlFlow<()>,
+    ) -> Result<(), WorldFailed> {
         let slot = job.weights.policy.role.to_string();
-        self.hold(&slot, &job.weights, false)?;
+        self.hold(&slot, &job.weights, Use::Sample)?;
         let prompts: Vec<Value> =
             job.prompts.iter().map(|p| json!({ "text": p.text, "seeds": p.seeds })).collect();
         let request = json!({
-            "op": "generate", "slot": slot, "prompts": prompts,
+            "op": "generate", "slot": slot, "prompts": prompts, "stream": true,
             "temperature": job.sampling.temperature, "top_k": job.sampling.top_k,
-            "top_p": job.sampling.top_p, "max_new_tokens": job.max_output_tokens, "max_batch": 64,
+            "top_p": job.sampling.top_p, "max_new_tokens": job.max_output_tokens,
+            "max_batch": MAX_BATCH,
         });
-        let mut answered = self.process.ask(&request)?;
-        let answered: Vec<GeneratedPrompt> = reply(answered["prompts"].take())?;
-        let mut all = Vec::with_capacity(answered.len());
-        for (prompt, answers) in job.prompts.iter().zip(answered) {
-            if answers.prompt_tokens.len() > job.max_prompt_tokens as usize {
-                return Err(WorldFailed(format!(
-                    "a prompt has {} tokens, max-prompt-tokens is {}",
-                    answers.prompt_tokens.len(),
-                    job.max_prompt_tokens
-                )));
+        let mut wrong = Ok(());
+        let mut heard = |line: Value| match streamed::drawn(job, line) {
+            Ok(drawn) => each(drawn),
+            Err(error) => {
+                wrong = Err(error);
+                ControlFlow::Break(())
             }
-            let sample = |answer: GeneratedSample| {
-                let sample = Sample {
-                    prompt: prompt.text.clone(),
-                    prompt_tokens: answers.prompt_tokens.clone(),
-                    text: answer.text,
-                    tokens: answer.tokens,
-                    logprobs: answer.logprobs,
-                    truncated_logprobs: answer.truncated_logprobs,
-                    sampling: job.sampling,
-                };
-                (sample, answer.finish)
-            };
-            all.push(answers.samples.into_iter().map(sample).collect());
-        }
-        Ok(all)
+        };
+        self.process.ask_hearing(&request, &mut heard)?;
+        wrong
     }
 
     fn train(&mut self, job: &TrainJob) -> Result<Trained, WorldFailed> {
         let slot = job.weights.policy.role.to_string();
-        let reference = format!("{slot}-reference");
-        self.hold(&slot, &job.weights, true)?;
-        self.hold(&reference, &job.reference, false)?;
+        self.hold(&slot, &job.weights, Use::Train)?;
         let samples: Vec<Value> = job
             .samples
             .iter()
@@ -218,7 +225,7 @@ impl Engine for ChildEngine {
             .collect();
         let temperature = job.samples.first().map_or(1.0, |(_, s)| s.sampling.temperature);
         let mut request = json!({
-            "op": "grpo", "slot": slot, "reference_slot": reference, "samples": samples,
+            "op": "grpo", "slot": slot, "samples": samples,
             "lr": job.learning_rate, "weight_decay": job.weight_decay, "grad_clip": job.grad_clip,
             "kl": job.kl_coefficient, "clip": job.clip_ratio, "temperature": temperature,
             "micro_tokens": job.micro_tokens,
@@ -227,19 +234,27 @@ impl Engine for ChildEngine {
                 OldLogprobs::Sampler => "sampler",
             },
         });
-        vary(&mut request, &job.variant);
+        objective::vary(&mut request, &job.variant);
+        // An adapter's reference is what lies beneath it.
+        if job.weights.adapter.is_none() {
+            let reference = format!("{slot}-reference");
+            self.hold(&reference, &job.reference, Use::Reference)?;
+            request["reference_slot"] = json!(reference);
+        }
         // From here on the slot holds other weights than it says, until the step is known as done.
         if let Some(held) = self.process.held() {
             held.remove(&slot);
         }
         let report: Report = reply(self.process.ask(&request)?)?;
-        let files = self.save(&slot)?;
-        let weights = files.iter().find(|(name, _)| name == "model.safetensors");
-        let weights = weights.map(|(_, id)| *id).unwrap_or_default();
-        let mut policy = job.weights.policy;
-        policy.steps += 1;
+        let (weights, files) = self.save(&slot, job.weights.adapter.is_some())?;
+        let mut after = job.weights.clone();
+        after.policy.steps += 1;
+        match &mut after.adapter {
+            Some(adapter) => adapter.files.clone_from(&files),
+            None => after.files.clone_from(&files),
+        }
         if let Some(held) = self.process.held() {
-            held.insert(slot, (Weights { policy, files: files.clone() }, true));
+            held.insert(slot, (after, true));
         }
         let update = Update {
             weights,
@@ -253,23 +268,5 @@ impl Engine for ChildEngine {
             learning_rate: job.learning_rate,
         };
         Ok(Trained { update, files })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_differs_from_the_paper_is_said_in_the_engines_words() {
-        let mut request = json!({ "op": "grpo" });
-        vary(&mut request, &Variant::default());
-        assert_eq!(request, json!({ "op": "grpo" }));
-        let text = r#"{"clip-high": 0.28, "ratio": "sequence", "aggregate": "sample-sum", "sum-per": 512,
-            "penalty": "k2", "entropy-weight": 0.01, "importance-cap": 2.0}"#;
-        vary(&mut request, &serde_json::from_str(text).unwrap());
-        let wanted = json!({ "op": "grpo", "clip_high": 0.28, "ratio": "sequence",
-            "aggregate": { "sample-sum": 512 }, "penalty": "k2", "entropy": 0.01, "importance_cap": 2.0 });
-        assert_eq!(request, wanted);
     }
 }

@@ -31,8 +31,11 @@ pub struct HostConfig {
     pub timing_turns: usize,
     /// Hold the device for one candidate from its start to its end, not only while it is timed.
     pub exclusive: bool,
-    /// Samples drawn for one append.
-    pub samples_per_append: usize,
+    /// Samples that the engine is asked for at a time; each is recorded when it is finished.
+    pub samples_at_once: usize,
+    /// Keep the frozen reference in the host's memory and send it layer by layer: slower, and a whole model
+    /// less on the device.
+    pub hosted_reference: bool,
     /// Port for status and metrics on 127.0.0.1; 0 is any free one.
     pub port: u16,
 }
@@ -49,7 +52,8 @@ impl Default for HostConfig {
             full_headers: false,
             timing_turns: 0,
             exclusive: false,
-            samples_per_append: 32,
+            samples_at_once: 512,
+            hosted_reference: false,
             port: 0,
         }
     }

@@ -51,7 +51,7 @@ fn at_home(home: &Path, world: &World, drafts: Vec<Draft>) -> Home {
 
 fn audited(home: &Home, world: &World, since: Since) -> Report {
     let log = home.open_run(run(), OpenMode::ReadOnly).unwrap();
-    audit_log(&log, &HashEvidence(&world.blobs), since).unwrap()
+    audit_log(&log, &HashEvidence(&*world.blobs), since).unwrap()
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_branch_whose_maker_is_killed_is_whole_or_not_there() {
 fn what_is_remembered_of_a_step_changes_no_finding() {
     let world = whole();
     let events: Vec<Event> = drafts(&world).into_iter().map(|draft| draft.event).collect();
-    let evidence = HashEvidence(&world.blobs);
+    let evidence = HashEvidence(&*world.blobs);
     let mut differing = 0;
     for left_out in 1..events.len() {
         let mut state = RunState::default();

@@ -3,18 +3,20 @@
 
 mod common;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use actors::ports::{Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed};
+use actors::ports::{
+    Drawn, Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed,
+};
 use actors::shells::{Turn, drive};
 use common::{HashEngine, HashJudge, World, config};
-use events::event::{Actor, CompileOutcome, Draft, Event, Finish, Recorded};
+use events::event::{Actor, CompileOutcome, Draft, Event, Recorded};
 use events::ids::{Digest, RunId, Seq};
 use events::log::Log;
 use events::outcome::{
     Backend, Execution, Failure, FailureKind, Measurement, ModuleRun, SourceReport,
 };
-use events::sample::Sample;
 use kernelzero::audit::Since;
 use kernelzero::effects::{Effects, Kind, Outcome, Sampling, World as Machine, effects};
 use store::{FileLog, Home, MemoryBlobs, OpenMode};
@@ -109,8 +111,12 @@ impl Judge for Other {
 struct OtherEngine(HashEngine, bool);
 
 impl Engine for OtherEngine {
-    fn generate(&mut self, job: &GenerateJob) -> Result<Vec<Vec<(Sample, Finish)>>, WorldFailed> {
-        self.0.generate(job)
+    fn generate(
+        &mut self,
+        job: &GenerateJob,
+        each: &mut dyn FnMut(Drawn) -> ControlFlow<()>,
+    ) -> Result<(), WorldFailed> {
+        self.0.generate(job, each)
     }
 
     fn train(&mut self, job: &TrainJob) -> Result<Trained, WorldFailed> {

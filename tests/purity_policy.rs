@@ -66,7 +66,7 @@ fn audited(world: &World, drafts: Vec<Draft>, version: u32) -> Report {
     let run = RunId::new(1, [3; 10]);
     home.create_run(run).unwrap().append(drafts).unwrap();
     let log = home.open_run(run, OpenMode::ReadOnly).unwrap();
-    let stern = Stern { hashes: HashEvidence(&world.blobs), version };
+    let stern = Stern { hashes: HashEvidence(&*world.blobs), version };
     audit_log(&log, &stern, Since::Start).unwrap()
 }
 

@@ -116,7 +116,7 @@ fn a_world_that_always_fails_pauses_the_run_and_rewards_nobody() {
 
 /// All findings of an audit over these events.
 fn audit(world: &World, events: &[Event]) -> Vec<String> {
-    let evidence = HashEvidence(&world.blobs);
+    let evidence = HashEvidence(&*world.blobs);
     let mut state = RunState::default();
     let mut findings = Vec::new();
     for (seq, event) in (1..).zip(events) {

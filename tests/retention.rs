@@ -78,7 +78,7 @@ fn the_newest_and_the_ends_of_phases_are_kept() {
             let kept = steps + last > newest || ends.contains(&coder(steps));
             assert_eq!(state.checkpoints.contains_key(&coder(steps)), kept, "{steps} of {newest}");
         }
-        let evidence = HashEvidence(&world.blobs);
+        let evidence = HashEvidence(&*world.blobs);
         folded(&events, |state, seq, event| {
             check(state, seq, event, &evidence).unwrap();
         });
@@ -149,7 +149,7 @@ fn what_was_dropped_is_collected_and_the_rest_serves_branches() {
     for policy in gone {
         world.blobs.remove(saved(&policy).unwrap()[0].1);
     }
-    let report = audit_log(&log, &HashEvidence(&world.blobs), Since::Start).unwrap();
+    let report = audit_log(&log, &HashEvidence(&*world.blobs), Since::Start).unwrap();
     assert_eq!(report.findings, Vec::<String>::new());
     drop(log);
     // A round can always be done again; a place whose weights are gone is refused with what there is.

@@ -110,7 +110,7 @@ fn a_log_with_changes_audits() {
     let world = World::new();
     world.start(&frozen_at(seed, 1));
     let events = finish(&world);
-    let evidence = HashEvidence(&world.blobs);
+    let evidence = HashEvidence(&*world.blobs);
     let mut state = RunState::default();
     for (seq, event) in (1..).zip(&events) {
         check(&state, Seq(seq), event, &evidence).unwrap();

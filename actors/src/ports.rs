@@ -2,8 +2,9 @@
 //! failure is an `Err`, and it never becomes a reward.
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 
-use events::config::{OldLogprobs, Variant};
+use events::config::{Lora, OldLogprobs, Variant};
 use events::event::{Finish, Update};
 use events::ids::{BlobId, Digest, PolicyVersion};
 use events::outcome::{Backend, Failure, Measurement, ModuleReport, ModuleRun, SourceReport};
@@ -16,11 +17,25 @@ use events::sample::{Sample, Sampling};
 pub struct WorldFailed(pub String);
 
 /// Weights by content.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Weights {
     /// Which version.
     pub policy: PolicyVersion,
     /// File name and blob; a folder in the Hugging Face layout, with optimizer state if there is any.
+    pub files: Vec<(String, BlobId)>,
+    /// What is trained beside the files above, which then stay those that the policy started from.
+    pub adapter: Option<Adapter>,
+}
+
+/// An adapter by content.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    /// Its settings.
+    pub lora: Lora,
+    /// Seed of a new one.
+    pub seed: u64,
+    /// File name and blob; a folder in PEFT's layout, with optimizer state. None of a new one, which
+    /// changes nothing yet.
     pub files: Vec<(String, BlobId)>,
 }
 
@@ -46,6 +61,25 @@ pub struct GenerateJob {
     pub max_prompt_tokens: u32,
     /// Longest answer, in tokens.
     pub max_output_tokens: u32,
+}
+
+impl GenerateJob {
+    /// For an engine that draws one sample after the other: gives `each` what `draw` makes of a prompt
+    /// and of one of its seeds (by its place), until it breaks.
+    pub fn one_by_one(
+        &self,
+        each: &mut dyn FnMut(Drawn) -> ControlFlow<()>,
+        mut draw: impl FnMut(&Prompt, usize) -> (Sample, Finish),
+    ) {
+        for (prompt, asked) in self.prompts.iter().enumerate() {
+            for index in 0..asked.seeds.len() {
+                let (sample, finish) = draw(asked, index);
+                if each(Drawn { prompt, index, sample, finish }).is_break() {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// A gradient step to take.
@@ -80,14 +114,32 @@ pub struct TrainJob {
 pub struct Trained {
     /// What it did.
     pub update: Update,
-    /// File name and blob; sorted by name.
+    /// File name and blob of what was trained; sorted by name.
     pub files: Vec<(String, BlobId)>,
+}
+
+/// A sample of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawn {
+    /// Which prompt, from 0.
+    pub prompt: usize,
+    /// Which of its seeds, from 0.
+    pub index: usize,
+    /// What was drawn.
+    pub sample: Sample,
+    /// Why it ended.
+    pub finish: Finish,
 }
 
 /// Draws samples from both models and trains them.
 pub trait Engine: Send {
-    /// One vector of samples for each prompt, in the order of its seeds.
-    fn generate(&mut self, job: &GenerateJob) -> Result<Vec<Vec<(Sample, Finish)>>, WorldFailed>;
+    /// Draws samples and gives `each` as soon as it is finished, in any order, until it breaks. Without
+    /// an error and a break it was given all of them, once each.
+    fn generate(
+        &mut self,
+        job: &GenerateJob,
+        each: &mut dyn FnMut(Drawn) -> ControlFlow<()>,
+    ) -> Result<(), WorldFailed>;
 
     /// Takes one step. Twice the same job is twice the same result.
     fn train(&mut self, job: &TrainJob) -> Result<Trained, WorldFailed>;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use events::event::{Actor, Event};
-use events::ids::{BlobId, Role, Seq};
+use events::ids::{BlobId, PolicyVersion, Role, Seq, StepRef, seed_at};
 use events::state::{Position, RunState};
 
 use crate::bus::{Bus, Error};
 use crate::desk::Desk;
-use crate::ports::{Engine, Judge, Weights, WorldFailed};
+use crate::ports::{Adapter, Engine, Judge, Weights, WorldFailed};
 
 mod judging;
 mod run_control;
@@ -56,10 +56,10 @@ pub struct Shells {
     purity_policy: u32,
 }
 
-/// How much is done between two appends.
+/// How much is done at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Samples drawn for one append.
+    /// Samples that the engine is asked for at a time; each is appended when it is finished.
     pub samples: usize,
     /// Judge jobs at the same time.
     pub judges: usize,
@@ -167,13 +167,21 @@ pub fn drive(shells: &mut Shells, bus: &Bus) -> Result<Turn, Error> {
 /// The weights of `role` that are in use.
 fn weights_in_use(state: &RunState, role: Role) -> Result<Weights, WorldFailed> {
     let policy = state.version(role);
-    if policy.steps == 0 {
-        return initial_weights(state, role);
+    let first = initial_weights(state, role)?;
+    let files = match state.checkpoints.get(&policy) {
+        Some(checkpoint) => checkpoint.files.clone(),
+        None if policy.steps == 0 => Vec::new(),
+        None => return Err(WorldFailed(format!("no checkpoint of {policy} in the log"))),
+    };
+    if let Some(lora) = state.config.as_ref().and_then(|config| config.trainer.lora.clone()) {
+        let begin = StepRef { round: 0, role, step: 0 };
+        let seed = seed_at(state.seed(), "adapter", begin, 0);
+        return Ok(Weights { policy, adapter: Some(Adapter { lora, seed, files }), ..first });
     }
-    let found = state.checkpoints.get(&policy).map(|c| c.files.clone());
-    let files =
-        found.ok_or_else(|| WorldFailed(format!("no checkpoint of {policy} in the log")))?;
-    Ok(Weights { policy, files: with_tokenizer(state, role, files) })
+    if policy.steps == 0 {
+        return Ok(first);
+    }
+    Ok(Weights { policy, files: with_tokenizer(state, role, files), adapter: None })
 }
 
 /// The weights that `role` started from.
@@ -181,7 +189,7 @@ fn initial_weights(state: &RunState, role: Role) -> Result<Weights, WorldFailed>
     let initial = state.initial.iter().find(|p| p.role == role);
     let files = initial.map(|p| p.files.clone());
     let files = files.ok_or_else(|| WorldFailed(format!("no initial weights of {role}")))?;
-    Ok(Weights { policy: events::ids::PolicyVersion { role, steps: 0 }, files })
+    Ok(Weights { policy: PolicyVersion { role, steps: 0 }, files, adapter: None })
 }
 
 /// A checkpoint's files, with those of the initial folder that it does not replace.

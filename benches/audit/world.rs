@@ -2,9 +2,12 @@
 //! are right half of the time, measurements with as much in them as real ones.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
-use actors::ports::{Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed};
+use actors::ports::{
+    Drawn, Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed,
+};
 use actors::shells::{Limits, Start, drive, start};
 use actors::{Bus, Shells};
 use events::config::RunConfig;
@@ -78,11 +81,13 @@ impl HashEngine {
 }
 
 impl Engine for HashEngine {
-    fn generate(&mut self, job: &GenerateJob) -> Result<Vec<Vec<(Sample, Finish)>>, WorldFailed> {
-        let answers = |p: &actors::ports::Prompt| {
-            p.seeds.iter().map(|seed| self.answer(job, &p.text, *seed)).collect()
-        };
-        Ok(job.prompts.iter().map(answers).collect())
+    fn generate(
+        &mut self,
+        job: &GenerateJob,
+        each: &mut dyn FnMut(Drawn) -> ControlFlow<()>,
+    ) -> Result<(), WorldFailed> {
+        job.one_by_one(each, |prompt, index| self.answer(job, &prompt.text, prompt.seeds[index]));
+        Ok(())
     }
 
     fn train(&mut self, job: &TrainJob) -> Result<Trained, WorldFailed> {

@@ -1,6 +1,7 @@
 //! How often the policies of a config are right on what they were never trained on.
 #![allow(clippy::print_stdout)]
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use actors::ports::{Engine, GenerateJob, Judge, MeasureJob, Prompt, Weights};
@@ -117,8 +118,13 @@ fn answers(
             max_prompt_tokens: policy.max_prompt_tokens.get(),
             max_output_tokens: policy.max_output_tokens.get(),
         };
-        let drawn = engine.generate(&job)?;
-        texts.extend(drawn.into_iter().flatten().map(|(sample, _)| sample.text));
+        let mut drawn = vec![None; batch.len()];
+        engine.generate(&job, &mut |one| {
+            drawn[one.prompt] = Some(one.sample.text);
+            ControlFlow::Continue(())
+        })?;
+        let all: Option<Vec<String>> = drawn.into_iter().collect();
+        texts.extend(all.context("the engine left out samples")?);
         bar.inc(batch.len() as u64);
     }
     bar.finish_and_clear();
@@ -186,7 +192,7 @@ pub fn evaluate(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
     let mut rates = Vec::new();
     for role in [Role::Proposer, Role::Coder] {
         let files = plan.store_policy(role, &blobs)?;
-        let weights = Weights { policy: PolicyVersion { role, steps: 0 }, files };
+        let weights = Weights { policy: PolicyVersion { role, steps: 0 }, files, adapter: None };
         let (policy, prompts): (_, Vec<String>) = match role {
             Role::Proposer => {
                 let policy = &config.proposer.policy;

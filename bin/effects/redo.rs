@@ -142,15 +142,18 @@ impl World<'_> {
     /// reference. Without the second it would be done from a new optimizer and only look like the same.
     fn whole(&self, job: &TrainJob) -> Result<(), Not> {
         let policy = job.weights.policy;
-        let has = |name: &str| job.weights.files.iter().any(|(file, _)| file == name);
+        let (trained, weights) = match &job.weights.adapter {
+            Some(adapter) => (&adapter.files, "adapter_model.safetensors"),
+            None => (&job.weights.files, "model.safetensors"),
+        };
         if policy.steps > 0 {
-            for name in ["model.safetensors", "optimizer.safetensors"] {
-                if !has(name) {
+            for name in [weights, "optimizer.safetensors"] {
+                if !trained.iter().any(|(file, _)| file == name) {
                     return Err(Not::Redoable(format!("{name} of {policy} was dropped")));
                 }
             }
         }
-        for (name, id) in job.weights.files.iter().chain(&job.reference.files) {
+        for (name, id) in trained.iter().chain(&job.weights.files).chain(&job.reference.files) {
             if !self.blobs.has(*id) {
                 return Err(Not::Redoable(format!(
                     "{name} ({}) is not there any more",

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -115,11 +116,21 @@ impl EngineProcess {
 
     /// Sends one request and waits for its reply. A child that is gone is the world's failure.
     pub fn ask(&mut self, request: &Value) -> Result<Value, WorldFailed> {
+        self.ask_hearing(request, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// The same, with what is sent ahead of the reply given to `each`. Where that breaks the request is
+    /// cancelled, and there is no reply.
+    pub fn ask_hearing(
+        &mut self,
+        request: &Value,
+        each: &mut dyn FnMut(Value) -> ControlFlow<()>,
+    ) -> Result<Value, WorldFailed> {
         if self.running.is_none() {
             self.running = Some(self.start()?);
         }
         let Some(running) = self.running.as_mut() else { unreachable!("started above") };
-        let reply = exchange(running, request);
+        let reply = exchange(running, request, each);
         match reply {
             Ok(mut reply) => match reply.get("error").filter(|e| !e.is_null()) {
                 Some(error) => {
@@ -148,16 +159,46 @@ impl EngineProcess {
     }
 }
 
-fn exchange(running: &mut Running, request: &Value) -> std::io::Result<Value> {
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    running.requests.write_all(&line)?;
-    running.requests.flush()?;
-    let mut reply = String::new();
-    if running.replies.read_line(&mut reply)? == 0 {
-        return Err(std::io::ErrorKind::UnexpectedEof.into());
+impl Running {
+    fn send(&mut self, request: &Value) -> std::io::Result<()> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.requests.write_all(&line)?;
+        self.requests.flush()
     }
-    Ok(serde_json::from_str(&reply)?)
+
+    fn hear(&mut self) -> std::io::Result<Value> {
+        let mut line = String::new();
+        if self.replies.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+fn exchange(
+    running: &mut Running,
+    request: &Value,
+    each: &mut dyn FnMut(Value) -> ControlFlow<()>,
+) -> std::io::Result<Value> {
+    running.send(request)?;
+    let mut cancelled = false;
+    loop {
+        let line = running.hear()?;
+        let is_reply = line.get("sample").is_none();
+        if cancelled && is_reply {
+            // The cancellation has an answer of its own, after that of what it ended.
+            running.hear()?;
+            return Ok(Value::Null);
+        }
+        if is_reply {
+            return Ok(line);
+        }
+        if !cancelled && each(line).is_break() {
+            running.send(&serde_json::json!({ "op": "cancel" }))?;
+            cancelled = true;
+        }
+    }
 }
 
 impl Drop for EngineProcess {

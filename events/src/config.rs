@@ -13,10 +13,12 @@ use crate::sample::Sampling;
 
 mod built_in;
 pub mod change;
+mod lora;
 mod objective;
 mod value;
 
 pub use built_in::{BuiltIn, Metric};
+pub use lora::{Lora, Target};
 pub use objective::{Aggregate, Penalty, Ratio, Variant};
 pub use value::{Positive, Probability, Share, UpTo};
 
@@ -224,6 +226,9 @@ pub struct TrainerConfig {
     /// What is minimised, where it is not the paper's objective. Since 0.1.
     #[serde(default, skip_serializing_if = "Variant::is_the_papers")]
     pub objective: Variant,
+    /// What is trained instead of all weights. Since 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
 }
 
 /// The config is not right.
@@ -291,6 +296,7 @@ impl RunConfig {
             return refuse(text.to_owned());
         }
         objective::check(&self.trainer).map_err(BadConfig)?;
+        lora::check(&self.trainer).map_err(BadConfig)?;
         for (name, policy) in [("proposer", &self.proposer.policy), ("coder", &self.coder.policy)] {
             if policy.temperature.get() <= 0.0 {
                 return refuse(format!(

@@ -1,20 +1,20 @@
 //! A run of hashes with a real log and a real socket, whose engine can be held.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actors::attached::Gate;
-use actors::ports::{Engine, GenerateJob, TrainJob, Trained, WorldFailed};
+use actors::ports::{Drawn, Engine, GenerateJob, TrainJob, Trained, WorldFailed};
 use actors::shells::{Limits, Turn, drive, start};
 use actors::system::{End, run};
 use actors::{Bus, Shells};
 use events::config::RunConfig;
-use events::event::{Event, Finish, Recorded};
+use events::event::{Event, Recorded};
 use events::ids::{RunId, Seq};
 use events::log::{Blobs, Log};
-use events::sample::Sample;
 use events::state::RunState;
 use kernelzero::attach::residents::Residents;
 use kernelzero::attach::socket::Doors;
@@ -31,9 +31,13 @@ use crate::common::{HashEngine, HashEvidence, HashJudge, first};
 struct Held<F>(HashEngine, F);
 
 impl<F: FnMut(&GenerateJob) + Send> Engine for Held<F> {
-    fn generate(&mut self, job: &GenerateJob) -> Result<Vec<Vec<(Sample, Finish)>>, WorldFailed> {
+    fn generate(
+        &mut self,
+        job: &GenerateJob,
+        each: &mut dyn FnMut(Drawn) -> ControlFlow<()>,
+    ) -> Result<(), WorldFailed> {
         (self.1)(job);
-        self.0.generate(job)
+        self.0.generate(job, each)
     }
 
     fn train(&mut self, job: &TrainJob) -> Result<Trained, WorldFailed> {

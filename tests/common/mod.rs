@@ -2,9 +2,12 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use actors::ports::{Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed};
+use actors::ports::{
+    Drawn, Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed,
+};
 use actors::shells::{Limits, Start, start};
 use actors::{Bus, Shells};
 use events::config::RunConfig;
@@ -58,7 +61,11 @@ impl HashEngine {
 }
 
 impl Engine for HashEngine {
-    fn generate(&mut self, job: &GenerateJob) -> Result<Vec<Vec<(Sample, Finish)>>, WorldFailed> {
+    fn generate(
+        &mut self,
+        job: &GenerateJob,
+        each: &mut dyn FnMut(Drawn) -> ControlFlow<()>,
+    ) -> Result<(), WorldFailed> {
         self.maybe_fail()?;
         let version = job.weights.policy.steps.to_le_bytes();
         let one = |prompt: &str, seed: u64| {
@@ -79,8 +86,8 @@ impl Engine for HashEngine {
             };
             (sample, Finish::Stop)
         };
-        let prompts = job.prompts.iter();
-        Ok(prompts.map(|p| p.seeds.iter().map(|s| one(&p.text, *s)).collect()).collect())
+        job.one_by_one(each, |prompt, index| one(&prompt.text, prompt.seeds[index]));
+        Ok(())
     }
 
     fn train(&mut self, job: &TrainJob) -> Result<Trained, WorldFailed> {
@@ -233,7 +240,7 @@ impl World {
 }
 
 /// The evidence of a world of hashes.
-pub struct HashEvidence<'a>(pub &'a MemoryBlobs);
+pub struct HashEvidence<'a>(pub &'a dyn Blobs);
 
 /// The version of the static rules that hashes are.
 pub const PURITY_POLICY: u32 = 7;

@@ -54,7 +54,7 @@ fn branched(case: &Case, wrong: &[&str]) -> Vec<Event> {
 }
 
 fn audits(world: &World) {
-    let (mut state, evidence) = (RunState::default(), HashEvidence(&world.blobs));
+    let (mut state, evidence) = (RunState::default(), HashEvidence(&*world.blobs));
     let mut auditor = Auditor::default();
     for (seq, event) in (1..).zip(&world.events()) {
         assert_eq!(auditor.check(&state, Seq(seq), event, &evidence), Ok(Agreement::Agrees));
@@ -154,7 +154,7 @@ fn a_branch_that_excludes_is_scored_again_by_its_own_rules_without_a_change() {
     let refused = branched(&case, &["--rule", "impure"]);
     let events = case.world.events();
     assert!(!fed(&events, Suspect::rule("impure").unwrap()).is_empty());
-    let evidence = HashEvidence(&case.world.blobs);
+    let evidence = HashEvidence(&*case.world.blobs);
     let rules = Rulebook::of(&gray_config(1, Rules::Paper));
     let mut rescorer = Rescorer::new(rules, &evidence);
     let mut excluded = 0;

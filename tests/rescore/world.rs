@@ -1,11 +1,14 @@
 //! Worlds in which the two profiles disagree.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use actors::Shells;
-use actors::ports::{Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed};
+use actors::ports::{
+    Drawn, Engine, GenerateJob, Judge, MeasureJob, TrainJob, Trained, WorldFailed,
+};
 use actors::shells::{Limits, Turn, drive};
 use events::config::{Rules, RunConfig};
 use events::event::{Actor, Draft, Event, Finish, Recorded};
@@ -81,7 +84,11 @@ impl Judge for GrayJudge {
 struct StillEngine(HashEngine);
 
 impl Engine for StillEngine {
-    fn generate(&mut self, job: &GenerateJob) -> Result<Vec<Vec<(Sample, Finish)>>, WorldFailed> {
+    fn generate(
+        &mut self,
+        job: &GenerateJob,
+        each: &mut dyn FnMut(Drawn) -> ControlFlow<()>,
+    ) -> Result<(), WorldFailed> {
         let one = |prompt: &str, index: usize| {
             let code = Digest::of(format!("{index} {prompt}").as_bytes()).short();
             let sample = Sample {
@@ -95,8 +102,8 @@ impl Engine for StillEngine {
             };
             (sample, Finish::Stop)
         };
-        let of = |p: &actors::ports::Prompt| (0..p.seeds.len()).map(|i| one(&p.text, i)).collect();
-        Ok(job.prompts.iter().map(of).collect())
+        job.one_by_one(each, |prompt, index| one(&prompt.text, index));
+        Ok(())
     }
 
     fn train(&mut self, job: &TrainJob) -> Result<Trained, WorldFailed> {
@@ -161,7 +168,7 @@ pub fn rescored(
     for change in changes {
         rules.set(change).unwrap();
     }
-    let evidence = HashEvidence(&world.blobs);
+    let evidence = HashEvidence(&*world.blobs);
     let mut rescorer = Rescorer::new(rules, &evidence);
     let mut groups = BTreeMap::new();
     for (seq, event) in (1..).zip(&events) {

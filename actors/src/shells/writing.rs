@@ -1,17 +1,17 @@
 //! The two models at work: Proposer and CoderPolicy.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use events::event::{Actor, Answer, Event, Finish};
+use events::event::{Actor, Answer, Event};
 use events::ids::{Role, Seq};
 use events::rules::extract::Extractor;
 use events::rules::{prompt, work};
-use events::sample::Sample;
 use events::state::RunState;
 
 use super::{Failed, Limits, Shell, caused, text, weights_in_use};
 use crate::desk::Desk;
-use crate::ports::{Engine, GenerateJob, Prompt, WorldFailed};
+use crate::ports::{Drawn, Engine, GenerateJob, Prompt, WorldFailed};
 
 /// The engine, shared by those who draw and who train.
 pub(super) type SharedEngine = Arc<Mutex<Box<dyn Engine>>>;
@@ -47,10 +47,31 @@ impl Writer {
                     (work::kernels_to_write(state), template.unwrap_or_default())
                 })?;
                 let ask = |order| kernel_ask(desk, &template, order);
-                // Only as many prompts as one append needs: reading all sources would be wasted.
+                // Only as many prompts as one job needs: reading all sources would be wasted.
                 orders.into_iter().take(self.limits.samples).map(ask).collect()
             }
         }
+    }
+
+    /// Appends what was drawn.
+    fn record(
+        &self,
+        desk: &Desk<'_>,
+        batch: &[Ask],
+        job: &GenerateJob,
+        extractor: Extractor,
+        drawn: &Drawn,
+    ) -> Result<(), Failed> {
+        let place = batch
+            .get(drawn.prompt)
+            .and_then(|ask| Some((ask.cause, ask.samples.get(drawn.index)?)));
+        let Some((cause, (seed, record))) = place else {
+            let text = "the engine gave a sample that was not asked for";
+            return Err(WorldFailed(text.to_owned()).into());
+        };
+        let code = extractor.code(&drawn.sample.text, self.role);
+        let event = record(answer(desk, job, *seed, drawn, code)?);
+        desk.append(self.actor(), vec![caused(cause, event)])
     }
 }
 
@@ -128,10 +149,10 @@ fn answer(
     desk: &Desk<'_>,
     job: &GenerateJob,
     seed: u64,
-    (sample, finish): &(Sample, Finish),
+    drawn: &Drawn,
     code: Option<String>,
 ) -> Result<Answer, Failed> {
-    let bytes = serde_json::to_vec(sample)
+    let bytes = serde_json::to_vec(&drawn.sample)
         .map_err(|e| Failed::World(WorldFailed(format!("a sample cannot be written: {e}"))))?;
     let source = match code {
         Some(code) => Some(desk.blobs().put(code.as_bytes())?),
@@ -142,8 +163,8 @@ fn answer(
         policy: job.weights.policy,
         sample: desk.blobs().put(&bytes)?,
         source,
-        tokens: u32::try_from(sample.tokens.len()).unwrap_or(u32::MAX),
-        finish: *finish,
+        tokens: u32::try_from(drawn.sample.tokens.len()).unwrap_or(u32::MAX),
+        finish: drawn.finish,
     })
 }
 
@@ -161,21 +182,22 @@ impl Shell for Writer {
             return Ok(false);
         }
         let job = desk.ask(|state| job(state, self.role, &batch))??;
-        let drawn = self.engine.lock().unwrap_or_else(PoisonError::into_inner).generate(&job)?;
-        let complete = drawn.len() == batch.len()
-            && drawn.iter().zip(&batch).all(|(d, ask)| d.len() == ask.samples.len());
-        if !complete {
-            return Err(WorldFailed("the engine gave another number of samples".into()).into());
-        }
         let extractor = desk.ask(extractor)?;
-        let mut events = Vec::new();
-        for (ask, samples) in batch.iter().zip(&drawn) {
-            for ((seed, record), sample) in ask.samples.iter().zip(samples) {
-                let code = extractor.code(&sample.0.text, self.role);
-                events.push(caused(ask.cause, record(answer(desk, &job, *seed, sample, code)?)));
-            }
+        let mut missing: usize = batch.iter().map(|ask| ask.samples.len()).sum();
+        let mut recorded = Ok(());
+        let mut each = |drawn: Drawn| {
+            missing = missing.saturating_sub(1);
+            recorded = self.record(desk, &batch, &job, extractor, &drawn);
+            if recorded.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        };
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = engine.generate(&job, &mut each);
+        drop(engine);
+        recorded?;
+        ended?;
+        if missing > 0 {
+            return Err(WorldFailed(format!("the engine left out {missing} samples")).into());
         }
-        desk.append(self.actor(), events)?;
         Ok(true)
     }
 }

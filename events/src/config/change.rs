@@ -2,11 +2,11 @@
 
 use toml::{Table, Value};
 
-use super::{BadConfig, RunConfig, objective};
+use super::{BadConfig, RunConfig, lora, objective};
 
 /// What has gone into the run before anything could be changed.
-const FIXED: [&str; 5] =
-    ["seed", "proposer.policy.init", "coder.policy.init", "sampler.table", "actors"];
+const FIXED: [&str; 6] =
+    ["seed", "proposer.policy.init", "coder.policy.init", "sampler.table", "actors", lora::PLACE];
 /// The last part of settings that need not be there and say nothing about a step.
 const OPTIONAL: [&str; 3] = ["freeze-at-step", "keep-last", "keep-every"];
 
@@ -20,8 +20,8 @@ pub(super) fn with(
     key: &str,
     value: Option<&str>,
 ) -> Result<RunConfig, BadConfig> {
-    let whose = key.split_once('.').map_or(key, |(first, _)| first);
-    if FIXED.contains(&key) || FIXED.contains(&whose) {
+    let below = |rest: &str| rest.is_empty() || rest.starts_with('.');
+    if FIXED.iter().any(|fixed| key.strip_prefix(fixed).is_some_and(below)) {
         return Err(BadConfig(format!("{key}: is what the run began with: start another run")));
     }
     let unknown =

@@ -61,7 +61,7 @@ impl<const MAX: u64> From<UpTo<MAX>> for i64 {
 }
 
 /// A finite number from 0 to `MAX`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Share<const MAX: u64>(f64);
 

@@ -135,7 +135,7 @@ pub struct Generate {
     /// Strings that end an answer, besides the model's own tokens.
     #[serde(default)]
     pub stop: Vec<String>,
-    /// Send each answer in a line of its own as soon as it is finished, before the reply.
+    /// Send each answer in a line of its own as soon as it is finished, and not in the reply.
     #[serde(default)]
     pub stream: bool,
 }

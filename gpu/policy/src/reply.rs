@@ -33,6 +33,8 @@ pub struct Streamed<'a> {
     pub prompt: usize,
     /// Which of its seeds, from 0.
     pub index: usize,
+    /// The prompt's tokens, template included.
+    pub prompt_tokens: &'a [u32],
     /// The answer.
     pub sample: &'a Answer,
 }
@@ -42,7 +44,7 @@ pub struct Streamed<'a> {
 pub struct Answers {
     /// The prompt's tokens, template included.
     pub prompt_tokens: Vec<u32>,
-    /// One per seed.
+    /// One per seed; none if they were streamed.
     pub samples: Vec<Answer>,
 }
 

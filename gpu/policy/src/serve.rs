@@ -139,9 +139,10 @@ pub(crate) fn prompt(policy: &Policy, ask: Ask) -> Result<Prompt> {
     Ok(Prompt { tokens, seeds: ask.seeds })
 }
 
-/// Keeps the answers, and sends each as it is finished if that was asked for.
+/// Keeps the answers, or sends each as it is finished if that was asked for.
 struct Collect<'a, W> {
     policy: &'a Policy,
+    prompts: &'a [Prompt],
     link: &'a mut Link<W>,
     stream: bool,
     answers: Vec<Vec<Option<Answer>>>,
@@ -160,8 +161,9 @@ impl<W: Write> Listener for Collect<'_, W> {
         };
         if self.stream {
             let id = self.link.id.clone();
-            let line = Streamed { id: &id, prompt, index, sample: &answer };
-            self.link.send(&line).map_err(Error::io("stdout".as_ref()))?;
+            let prompt_tokens = &self.prompts[prompt].tokens;
+            let line = Streamed { id: &id, prompt, index, prompt_tokens, sample: &answer };
+            return self.link.send(&line).map_err(Error::io("stdout".as_ref()));
         }
         self.answers[prompt][index] = Some(answer);
         Ok(())
@@ -186,7 +188,8 @@ fn answers(
     let text = Some(&policy.text);
     let stops = Stops { tokens: &policy.text.stop, strings: &g.stop, text };
     let answers = prompts.iter().map(|p| p.seeds.iter().map(|_| None).collect()).collect();
-    let mut collect = Collect { policy, link, stream: g.stream, answers, tokens: 0 };
+    let stream = g.stream;
+    let mut collect = Collect { policy, prompts: &prompts, link, stream, answers, tokens: 0 };
     let job = Spread { model: &policy.model, stops: &stops, prompts: &prompts, sampling, limits };
     job.hear(ranks, &mut collect)?;
     let (answers, tokens) = (collect.answers, collect.tokens);

@@ -141,20 +141,27 @@ fn all_ranks_sample_and_say_what_one_would() {
         let mut e = open(world);
         for stream in [false, true] {
             e.send(&ask(json!({"stream": stream})));
-            let mut streamed = 0;
-            let found = loop {
+            let mut streamed = Vec::new();
+            let mut found = loop {
                 let line = e.reply();
                 if line.get("ok").is_some() {
                     break line;
                 }
-                streamed += 1;
+                streamed.push(line);
             };
-            assert_eq!(streamed, if stream { 21 } else { 0 });
+            assert_eq!(streamed.len(), if stream { 21 } else { 0 });
+            streamed.sort_by_key(|line| line["index"].as_u64());
+            for mut line in streamed {
+                let prompt = line["prompt"].as_u64().unwrap() as usize;
+                let samples = found["prompts"][prompt]["samples"].as_array_mut().unwrap();
+                samples.push(line["sample"].take());
+            }
             assert_eq!(found["tokens"], wanted["tokens"]);
             let lists = |v: &Value| v["prompts"].as_array().unwrap().clone();
             for (a, b) in lists(&wanted).iter().zip(&lists(&found)) {
                 assert_eq!(a["prompt_tokens"], b["prompt_tokens"]);
                 let samples = |v: &Value| v["samples"].as_array().unwrap().clone();
+                assert_eq!((samples(a).len(), samples(b).len()), (3, 3));
                 for (a, b) in samples(a).iter().zip(&samples(b)) {
                     assert_eq!((&a["tokens"], &a["finish"]), (&b["tokens"], &b["finish"]));
                     let scores = |v: &Value| -> Vec<f64> {

@@ -30,7 +30,9 @@ pub(super) fn stepped(state: &RunState, event: &Event) -> Check {
             let Some(update) = update else { return Ok(()) };
             let saved =
                 state.checkpoints.get(after).ok_or("its checkpoint was not saved before")?;
-            let file = saved.files.iter().find(|(name, _)| name == "model.safetensors");
+            let trainer = state.config.as_ref().map(|config| &config.trainer);
+            let named = trainer.ok_or("the run has no config")?.weights_file();
+            let file = saved.files.iter().find(|(name, _)| name == named);
             same("the weights", &Some(update.weights), &file.map(|(_, id)| *id))
         }
         _ => Ok(()),

@@ -8,14 +8,18 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use actors::ports::{Weights, WorldFailed};
 use anyhow::Result;
 use serde_json::Value;
 
 use crate::host::HostConfig;
+
+/// How long a killed child may take to end: it gives back all of a device's memory.
+const KILLED: Duration = Duration::from_secs(60);
 
 /// Ends the child from another thread, so that a stop need not wait for a long job.
 #[derive(Clone, Default)]
@@ -153,10 +157,23 @@ impl EngineProcess {
     }
 
     /// Ends the child and everything that it holds; how it ended, if there was one.
-    fn end(&mut self) -> Option<std::io::Result<std::process::ExitStatus>> {
+    fn end(&mut self) -> Option<std::io::Result<ExitStatus>> {
         self.killer.kill();
-        self.running.take().map(|mut running| running.child.wait())
+        self.running.take().map(|mut running| ending(&mut running.child))
     }
+}
+
+/// How a killed child has ended. One that its device's driver keeps may never.
+fn ending(child: &mut Child) -> std::io::Result<ExitStatus> {
+    let until = Instant::now() + KILLED;
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let text = format!("process {} was killed and has not ended", child.id());
+    Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text))
 }
 
 impl Running {

@@ -14,6 +14,8 @@ pub enum Loss {
     OneSilent,
     /// The link to it does not work, or carried nonsense.
     Broken(String),
+    /// Something of its own went wrong where the others count on it.
+    Failed(String),
 }
 
 impl std::fmt::Display for Loss {
@@ -24,6 +26,7 @@ impl std::fmt::Display for Loss {
             Loss::Silent => f.write_str("was silent until the deadline"),
             Loss::OneSilent => f.write_str("or another rank was silent until the deadline"),
             Loss::Broken(why) => write!(f, "cannot be reached ({why})"),
+            Loss::Failed(why) => write!(f, "has failed ({why})"),
         }
     }
 }

@@ -10,6 +10,8 @@ use crate::wire::Wire;
 
 /// How long an ended process may take to be known as that.
 const BURIAL: Duration = Duration::from_secs(2);
+/// How long a killed one may take: it gives back all of a device's memory.
+const KILLED: Duration = Duration::from_secs(30);
 
 /// Rank 0's side of another rank.
 struct Peer {
@@ -270,19 +272,23 @@ impl Star {
         let Links::Hub(peers) = &mut self.links else { return Error::Lost { rank, problem } };
         let child = peers.get_mut(rank.wrapping_sub(1)).and_then(|p| p.child.as_mut());
         let problem = match (problem, child) {
-            (Loss::Ended(None), Some(child)) => Loss::Ended(ending(child)),
+            (Loss::Ended(None), Some(child)) => Loss::Ended(ending(child, BURIAL)),
             (problem, _) => problem,
         };
         self.end();
         Error::Lost { rank, problem }
     }
 
-    /// Of rank 0: ends all others.
+    /// Of rank 0: ends all others. One that its device's driver keeps is waited for no longer than others.
     fn end(&mut self) {
         let Links::Hub(peers) = &mut self.links else { return };
-        for child in peers.iter_mut().filter_map(|p| p.child.as_mut()) {
+        let mut children: Vec<&mut Child> =
+            peers.iter_mut().filter_map(|p| p.child.as_mut()).collect();
+        for child in &mut children {
             let _ = child.kill();
-            let _ = child.wait();
+        }
+        for child in children {
+            ending(child, KILLED);
         }
     }
 }
@@ -297,8 +303,9 @@ fn milliseconds(time: Duration) -> i32 {
     time.as_millis().min(i32::MAX as u128) as i32
 }
 
-fn ending(child: &mut Child) -> Option<String> {
-    let until = Instant::now() + BURIAL;
+/// How it has ended, if it does within `time`.
+fn ending(child: &mut Child, time: Duration) -> Option<String> {
+    let until = Instant::now() + time;
     while Instant::now() < until {
         if let Ok(Some(status)) = child.try_wait() {
             return Some(match status.signal() {

@@ -192,7 +192,7 @@ impl Ranks {
             None => e,
             Some(_) if e.ends_ranks() => e,
             Some(group) => {
-                let problem = Loss::Broken(e.to_string());
+                let problem = Loss::Failed(e.to_string());
                 Error::Ranks(collective::Error::Lost { rank: group.star.rank(), problem })
             }
         })
@@ -291,6 +291,7 @@ impl Ranks {
     /// Of the other ranks: lends rank 0 numbers of the parts that `own(key)` names, until it has enough.
     pub(crate) fn lend<'a>(&mut self, own: impl Fn(u8) -> Option<&'a Tensor>) -> Result<()> {
         let Some(group) = &mut self.group else { return Ok(()) };
+        let rank = group.star.rank();
         let broken = |problem: &str| {
             Error::Ranks(collective::Error::Lost { rank: 0, problem: Loss::Broken(problem.into()) })
         };
@@ -310,7 +311,10 @@ impl Ranks {
                 Ok(part.f_narrow(0, at, n)?.f_to_device(Device::Cpu)?.f_contiguous()?)
             };
             // Rank 0 waits for it: without it there is no going on.
-            let part = copied().map_err(|e| broken(&e.to_string()))?;
+            let part = copied().map_err(|e| {
+                let problem = Loss::Failed(e.to_string());
+                Error::Ranks(collective::Error::Lost { rank, problem })
+            })?;
             group.star.send(0, bytes(&part)?)?;
         }
     }

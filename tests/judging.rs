@@ -64,6 +64,28 @@ fn a_batch_is_taken_up_where_it_was_ended() {
 }
 
 #[test]
+fn a_batch_has_its_output_alone() {
+    let folder = TempDir::new().unwrap();
+    let (home, input) = (folder.path().join("home"), folder.path().join("in.jsonl"));
+    let out = folder.path().join("out.jsonl");
+    let (reference, candidate) =
+        (case("reference", "leaky_scale"), case("kernels", "hack_fallback"));
+    let line = json!({ "id": "a", "reference_file": reference, "candidate_file": candidate });
+    std::fs::write(&input, format!("{line}\n")).unwrap();
+    // What another batch is about to write has no end yet.
+    std::fs::write(&out, "{\"id\"").unwrap();
+    let other = std::fs::File::open(&out).unwrap();
+    other.try_lock().unwrap();
+    let (code, said) = judged(&home, &input, &out);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said["error"].as_str().unwrap().contains("give another --out"), "{said}");
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "{\"id\"");
+    drop(other);
+    let (code, said) = judged(&home, &input, &out);
+    assert_eq!((code, &said["judged"]), (Some(0), &json!(1)), "{said}");
+}
+
+#[test]
 fn a_changed_task_is_judged_again() {
     let folder = TempDir::new().unwrap();
     let (home, input) = (folder.path().join("home"), folder.path().join("in.jsonl"));

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -126,6 +127,21 @@ impl Arguments {
         Ok(pairs)
     }
 
+    /// The output, which is this batch's alone.
+    fn output(&self) -> Result<File> {
+        let opening = || format!("opening {}", self.out.display());
+        let out = OpenOptions::new().create(true).append(true).open(&self.out);
+        let out = out.with_context(opening)?;
+        match out.try_lock() {
+            Ok(()) => Ok(out),
+            Err(TryLockError::WouldBlock) => {
+                let whose = format!("another batch writes {}", self.out.display());
+                Err(Usage(format!("{whose}: wait for it, or give another --out")).into())
+            }
+            Err(TryLockError::Error(error)) => Err(error).with_context(opening),
+        }
+    }
+
     /// Results that stand in the output already, by id. A last line that was cut off is dropped.
     fn known(&self) -> Result<BTreeMap<String, Value>> {
         let Ok(text) = std::fs::read_to_string(&self.out) else { return Ok(BTreeMap::new()) };
@@ -154,11 +170,11 @@ fn lossy(path: &Path) -> Result<String> {
 /// `kernelzero judge-batch`.
 pub fn judge_batch(host: &HostConfig, arguments: &Arguments) -> Result<Exit> {
     let pairs = arguments.pairs()?;
+    let out = arguments.output()?;
     let known = arguments.known()?;
     let judged = |pair: &Pair| known.get(&pair.id).is_some_and(|value| value["key"] == *pair.key);
     let left: Vec<&Pair> = pairs.iter().filter(|pair| !judged(pair)).collect();
-    let out = std::fs::OpenOptions::new().create(true).append(true).open(&arguments.out);
-    let out = Mutex::new(out.with_context(|| format!("opening {}", arguments.out.display()))?);
+    let out = Mutex::new(out);
     let judge = standalone(host)?;
     let bar = ProgressBar::new(pairs.len() as u64).with_position((pairs.len() - left.len()) as u64);
     bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len}, {per_sec}, {eta} left")?);

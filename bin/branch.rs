@@ -117,6 +117,7 @@ pub fn fork(
     let home = home_to_read(dir)?;
     let parent = pick(&home, named)?;
     let log = home.open_run(parent, OpenMode::ReadOnly)?;
+    log.require_head()?;
     let at = at.named(&log)?;
     let (state, parent_head) = left(&log, at)?.ok_or_else(|| {
         let last = log.head().0;

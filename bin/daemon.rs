@@ -162,6 +162,9 @@ fn resume_if_paused(bus: &Bus) -> Result<()> {
     Ok(())
 }
 
+/// How long a stop waits for what is under way, such as a measurement.
+const GRACE: Duration = Duration::from_secs(30);
+
 fn stop_on_signal(bus: &Arc<Bus>, killer: crate::engine::Killer) -> Result<Arc<AtomicBool>> {
     use signal_hook::consts::{SIGINT, SIGTERM};
     let stopped = Arc::new(AtomicBool::new(false));
@@ -174,6 +177,14 @@ fn stop_on_signal(bus: &Arc<Bus>, killer: crate::engine::Killer) -> Result<Arc<A
             bus.stop();
             // A job of the engine may take minutes; it is drawn again after a restart.
             killer.kill();
+            std::thread::spawn(|| {
+                std::thread::sleep(GRACE);
+                tracing::warn!(
+                    "what is under way takes too long: it is left, and done again later"
+                );
+                // What is appended is durable, and workers end with their parent.
+                std::process::exit(Exit::Ok as i32);
+            });
         }
     });
     Ok(stopped)

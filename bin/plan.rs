@@ -6,7 +6,7 @@ use std::sync::Arc;
 use actors::Bus;
 use actors::shells::{Start, start};
 use anyhow::{Context, Result, anyhow};
-use events::config::RunConfig;
+use events::config::{RunConfig, Ties};
 use events::event::InitialPolicy;
 use events::ids::{BlobId, Role, RunId};
 use events::log::Blobs;
@@ -31,8 +31,10 @@ impl Plan {
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| Usage(format!("cannot read the config {}: {e}", path.display())))?;
-        let config = RunConfig::parse(&text)
+        let mut config = RunConfig::parse(&text)
             .map_err(|e| Usage(format!("config {}: {e}", path.display())))?;
+        // Only logs from before this setting are to be read otherwise.
+        config.coder.pool.ties = Ties::Coordinates;
         let folder = path.parent().unwrap_or(Path::new(".")).to_owned();
         let plan = Self { config, folder };
         plan.table()?;

@@ -10,11 +10,11 @@ use events::event::{Event, Recorded};
 use events::ids::{RunId, Seq};
 use events::rules::rescore::{Rescorer, Row, Rulebook};
 use events::rules::taint::{Suspect, Tainted, Tracer};
-use store::{BlobDir, FileLog, OpenMode};
+use store::{BlobDir, FileLog};
 
 use crate::audit::Stored;
 use crate::exit::Usage;
-use crate::runs::{home_to_read, pick};
+use crate::runs::{home_to_read, log_to_read, pick};
 
 /// A recorded run, opened for reading, and its settings.
 pub struct Record {
@@ -32,7 +32,7 @@ impl Record {
     pub fn open(dir: &Path, named: Option<RunId>) -> Result<Self> {
         let home = home_to_read(dir)?;
         let run = pick(&home, named)?;
-        let log = home.open_run(run, OpenMode::ReadOnly)?;
+        let log = log_to_read(&home, run)?;
         match log.get(Seq(1))?.map(|recorded| recorded.event) {
             Some(Event::RunStarted { config, .. }) => {
                 let (config, blobs) = (RunConfig::parse(&config)?, home.blobs_to_read()?);

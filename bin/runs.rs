@@ -69,6 +69,15 @@ pub fn home_to_read(dir: &Path) -> Result<Home> {
     Ok(Home::open(dir)?)
 }
 
+/// Opens a run's log for reading. Says so where nothing speaks for its last records.
+pub fn log_to_read(home: &Home, run: RunId) -> Result<FileLog> {
+    let log = home.open_run(run, OpenMode::ReadOnly)?;
+    if let Err(error) = log.require_head() {
+        eprintln!("kernelzero: {error}");
+    }
+    Ok(log)
+}
+
 /// A run opened for reading, with its state.
 pub struct Reader {
     /// Its name.
@@ -87,7 +96,7 @@ pub struct Reader {
 pub fn read(dir: &Path, named: Option<RunId>) -> Result<Reader> {
     let home = home_to_read(dir)?;
     let run = pick(&home, named)?;
-    let log = home.open_run(run, OpenMode::ReadOnly)?;
+    let log = log_to_read(&home, run)?;
     let state = kept::state_of(&log)?;
     Ok(Reader { run, folder: home.run_dir(run), log, blobs: home.blobs_to_read()?, state })
 }
@@ -100,7 +109,11 @@ pub fn unfinished(home: &Home, config: &RunConfig) -> Result<Option<RunId>> {
         let log = home.open_run(run, OpenMode::ReadOnly)?;
         let first = log.get(Seq(1))?.map(|recorded| recorded.event);
         let Some(Event::RunStarted { config: text, .. }) = first else { continue };
-        let same = RunConfig::parse(&text).is_ok_and(|started| started == *config);
+        // One from before there was this setting goes on as it began.
+        let same = RunConfig::parse(&text).is_ok_and(|mut started| {
+            started.coder.pool.ties = config.coder.pool.ties;
+            started == *config
+        });
         if !same || kept::state_of(&log)?.position == Position::Finished {
             continue;
         }

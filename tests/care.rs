@@ -175,6 +175,18 @@ fn an_owner_keeps_others_from_what_it_may_be_writing() {
     drop(owner);
     std::fs::remove_file(home.dir().join("heads").join(run().to_string())).unwrap();
     ends_with(&kernelzero(&place, &["log", "verify"]), 4, "is missing");
+    // Whatever is made of such a log would look whole.
+    let (other, archive) = (folder.path().join("other"), folder.path().join("r.kz"));
+    for arguments in [
+        ["backup", other.to_str().unwrap()].as_slice(),
+        &["export", &run().to_string(), archive.to_str().unwrap()],
+        &["fork", "--at", "20", "--only"],
+        &["audit"],
+    ] {
+        ends_with(&kernelzero(&place, arguments), 4, "lost records would not show");
+    }
+    assert!(!other.exists() && !archive.exists());
+    ends_with(&kernelzero(&place, &["status"]), 0, "lost records would not show");
     let blob = world.log.read_after(Seq(0), 1).unwrap()[0].event.blobs()[0];
     std::fs::remove_file(home.blobs().unwrap().path(blob)).unwrap();
     ends_with(&kernelzero(&copy, &["log", "verify"]), 0, "0 missing");

@@ -3,10 +3,11 @@
 
 mod common;
 
-use actors::shells::{Turn, drive};
-use common::{HashEvidence, World, config};
+use actors::shells::{Start, Turn, drive, start};
+use common::{HashEvidence, World, config, first};
+use events::config::Ties;
 use events::event::{Draft, Event, Recorded};
-use events::ids::{Role, Seq};
+use events::ids::{BlobId, Role, RunId, Seq};
 use events::log::{Blobs, Log};
 use events::rules::audit::check;
 use events::state::{Position, RunState};
@@ -41,6 +42,28 @@ fn resumed(world: &World, cut: usize) -> World {
 
 fn count(events: &[Event], name: &str) -> usize {
     events.iter().filter(|event| event.name() == name).count()
+}
+
+#[test]
+fn runs_of_one_seed_choose_alike_whatever_they_are_called() {
+    let samples = |ties: Ties, name: u8| -> Vec<BlobId> {
+        let mut config = config(1);
+        config.coder.pool.ties = ties;
+        config.proposer.policy.batch_prompts = 6.try_into().unwrap();
+        let world = World::new();
+        let run = RunId::new(1, [name; 10]);
+        start(&world.bus(), Start { run, ..first(&config, &world.blobs) }).unwrap();
+        drive(&mut world.shells(0), &world.bus()).unwrap();
+        let sample = |event| match event {
+            Event::ModuleProposed { answer, .. } | Event::KernelWritten { answer, .. } => {
+                Some(answer.sample)
+            }
+            _ => None,
+        };
+        world.events().into_iter().filter_map(sample).collect()
+    };
+    assert_eq!(samples(Ties::Coordinates, 1), samples(Ties::Coordinates, 2));
+    assert_ne!(samples(Ties::RunId, 1), samples(Ties::RunId, 2), "else this shows nothing");
 }
 
 #[test]

@@ -32,6 +32,10 @@ pub struct Connection {
 impl Connection {
     /// Connects to the daemon of the run in `run_dir`. An error says who refused and why.
     pub fn open(run_dir: &Path, hello: &Hello) -> Result<Self> {
+        Self::greet(run_dir, || json!({ "hello": hello }))
+    }
+
+    fn greet(run_dir: &Path, hello: impl FnOnce() -> Value) -> Result<Self> {
         // Whoever is gone is told of by the error of a write, not by the end of this process.
         // SAFETY: called with constants; no handler of this program is replaced.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -42,7 +46,7 @@ impl Connection {
             )
         })?;
         // A daemon that is full says so before it is greeted.
-        let greeted = writeln!(&stream, "{}", json!({ "hello": hello }));
+        let greeted = writeln!(&stream, "{}", hello());
         let mut lines = BufReader::new(stream.try_clone()?);
         match (next(&mut lines), greeted) {
             (Ok(Some(Reply::Welcome { run, last, .. })), _) => {
@@ -59,14 +63,18 @@ impl Connection {
 
     /// Connects for a command of an operator, which sees no events.
     pub fn operator(run_dir: &Path) -> Result<Self> {
-        let hello = Hello {
+        let mut hello = Hello {
             protocol: PROTOCOL,
             name: ActorName::operator(std::process::id()),
             what: "kernelzero".to_owned(),
             after: Seq(0),
             filter: Filter::of(&[]),
+            key: None,
         };
-        Self::open(run_dir, &hello)
+        Self::greet(run_dir, || {
+            hello.key = place::key(run_dir);
+            json!({ "hello": hello })
+        })
     }
 
     /// Asks for one thing and waits for what becomes of it.

@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 
 /// How long the other judge may take for one kernel, in polls of half a minute.
 const POLLS: u32 = 40;
+/// How often one that cannot be reached is tried, and after how long again.
+const TRIES: u32 = 6;
+const PAUSE: Duration = Duration::from_secs(3);
 
 /// Asks the other judge about kernels that this run measures, one after the other.
 pub struct Mirror {
@@ -86,7 +89,15 @@ impl Mirror {
 
     fn http(&self, method: &str, path: &str, body: &str) -> Result<Value, String> {
         let failed = |error: std::io::Error| format!("the judge at {}: {error}", self.judge);
-        let mut stream = TcpStream::connect(&self.judge).map_err(failed)?;
+        let mut tries = 1;
+        let mut stream = loop {
+            match TcpStream::connect(&self.judge) {
+                Ok(stream) => break stream,
+                Err(error) if tries == TRIES => return Err(failed(error)),
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+            tries += 1;
+        };
         stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(failed)?;
         let (host, length) = (&self.judge, body.len());
         let head = format!(

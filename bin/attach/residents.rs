@@ -47,7 +47,8 @@ impl Residents {
     ) -> Result<(), String> {
         let what = serde_json::to_string(wanted).unwrap_or_default();
         let (after, filter) = (Seq(0), Filter::default());
-        let mut session = gate.attach(&Hello { protocol: PROTOCOL, name, what, after, filter })?;
+        let mut session =
+            gate.attach(&Hello { protocol: PROTOCOL, name, what, after, filter, key: None })?;
         let last = gate.bus().log().head().0;
         let tended = super::make(name, wanted, blobs).and_then(|actor| {
             let mut tended = Tended::new(actor, last);

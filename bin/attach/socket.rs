@@ -21,8 +21,8 @@ use super::place;
 
 /// Actors that are attached at the same time; operators' commands have places of their own.
 const MOST: usize = 32;
-/// Connections at the same time.
-const CONNECTIONS: usize = MOST + 8;
+/// Connections at the same time, those included that have not said yet who they are.
+const CONNECTIONS: usize = MOST + 96;
 /// How long one may take to say who it is, and how long a line to it may take. A reader that is slower
 /// can come back and go on where it was.
 const HELLO: Duration = Duration::from_secs(10);
@@ -39,6 +39,8 @@ pub struct Doors {
 struct Shared {
     gate: Arc<Gate>,
     run: RunId,
+    /// What an operator's command says in its hello.
+    key: String,
     bell: Arc<Bell>,
     /// Nobody new is let in, and who has seen everything goes.
     closing: AtomicBool,
@@ -56,12 +58,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Doors {
     /// Opens the socket in the folder of `run`.
     pub fn open(run_dir: &Path, run: RunId, gate: Arc<Gate>) -> Result<Self> {
-        let listener = place::listen(run_dir)
-            .with_context(|| format!("making the socket in {}", run_dir.display()))?;
+        let making = || format!("making the socket in {}", run_dir.display());
+        let key = place::make_key(run_dir).with_context(making)?;
+        let listener = place::listen(run_dir).with_context(making)?;
         let shared = Arc::new(Shared {
             bell: Bell::of(gate.bus()),
             gate,
             run,
+            key,
             closing: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
             visitors: AtomicUsize::new(0),
@@ -265,7 +269,9 @@ struct Place(Option<Arc<Shared>>);
 impl Place {
     fn of(shared: Arc<Shared>, hello: &Hello) -> Result<Self, String> {
         if hello.name.is_operator() {
-            return Ok(Self(None));
+            let known = hello.key.as_ref() == Some(&shared.key);
+            let why = format!("{}: such names are those of kernelzero's own commands", hello.name);
+            return if known { Ok(Self(None)) } else { Err(why) };
         }
         let taken = shared.visitors.fetch_add(1, Ordering::SeqCst);
         let place = Self(Some(shared));

@@ -1,12 +1,14 @@
 //! `kernelzero attach`: a process beside a run that sees its events and asks for things; and `detach`.
 #![allow(clippy::print_stdout)]
 
+mod beside;
+
 use std::io::{self, BufReader, Write};
 use std::net::Shutdown;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use actors::attached::{
@@ -18,13 +20,15 @@ use clap::Args;
 use events::config::BuiltIn;
 use events::ids::{RunId, Seq};
 use events::intent::ActorName;
-use events::log::Log;
 use events::rules::intent::{Code, Refused};
 use events::state::Position;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 use serde_json::Value;
 use store::{FileLog, Home, OpenMode};
 
-use crate::attach::client::{Connection, next};
+use self::beside::Beside;
+use crate::attach::client::Connection;
 use crate::attach::make;
 use crate::daemon;
 use crate::exit::{Exit, Usage};
@@ -92,6 +96,7 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
         },
         after: Seq(0),
         filter: Filter::of(&[]),
+        key: None,
     };
     let connection = Connection::open(&run_dir, &hello)?;
     let log = home.open_run(run, OpenMode::ReadOnly)?;
@@ -100,27 +105,43 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
         let actor = make(arguments.name, wanted, blobs).map_err(Usage)?;
         return stay(actor, connection, &log, &run_dir);
     }
-    let mut child = spawn(&arguments.command)?;
+    let feed = Feed::new(Seq(arguments.after), filter);
+    accompany(&arguments.command, connection, &log, feed, &run_dir)
+}
+
+/// Runs a program whose lines go to the daemon, and gives it answers and events.
+fn accompany(
+    command: &[String],
+    connection: Connection,
+    log: &FileLog,
+    feed: Feed,
+    run_dir: &Path,
+) -> Result<Exit> {
+    let mut child = spawn(command)?;
     let input = child.stdin.take().context("the program has no standard input")?;
     let output = child.stdout.take().context("the program has no standard output")?;
+    let process = Pid::from_raw(i32::try_from(child.id())?);
     let beside = Beside {
         input: Mutex::new(Some(input)),
         daemon_gone: AtomicBool::new(false),
         left: AtomicBool::new(false),
         why: Mutex::new(None),
     };
-    let Connection { lines, stream, last, .. } = connection;
+    let Connection { lines, stream, run, last } = connection;
     std::thread::scope(|scope| {
+        scope.spawn(|| beside.see_off(process));
         beside.send(&welcome(run, last));
         scope.spawn(|| beside.answers(lines));
-        let feeder =
-            scope.spawn(|| beside.events(&log, Feed::new(Seq(arguments.after), filter), last));
+        let feeder = scope.spawn(|| beside.events(log, feed, last));
         let mut output = BufReader::new(output);
         loop {
             match read_line(&mut output, usize::MAX) {
                 Ok(Some(text)) => {
                     if writeln!(&stream, "{text}").is_err() {
-                        beside.send(&refused(Code::NotNow, "the daemon is gone"));
+                        if daemon::about(run_dir).is_some() {
+                            beside.because("its connection was ended");
+                        }
+                        beside.send(&refused(Code::NotNow, "the daemon takes no more lines"));
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -129,15 +150,17 @@ pub fn attach(dir: &Path, arguments: Arguments) -> Result<Exit> {
                 Ok(None) | Err(_) => break,
             }
         }
-        // One that asks for nothing more may go on reading.
-        let status = child.wait().context("waiting for the program")?;
+        // One that asks for nothing more may go on reading. It keeps its number until it is waited for.
+        let ended = waitid(Id::Pid(process), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
         beside.left.store(true, Ordering::SeqCst);
+        let status = ended.map_err(Into::into).and_then(|_| child.wait());
         let _ = stream.shutdown(Shutdown::Both);
         feeder.join().map_err(|_| anyhow!("the thread that reads the log ended"))??;
-        if status.success() {
-            Ok(Exit::Ok)
-        } else {
-            Err(anyhow!("the attached program ended with {status}; the run goes on"))
+        let status = status.context("waiting for the program")?;
+        match beside.sent_away() {
+            _ if status.success() => Ok(Exit::Ok),
+            Some(why) => Err(anyhow!("the daemon ended it: {why}; the run goes on")),
+            None => Err(anyhow!("the attached program ended with {status}; the run goes on")),
         }
     })
 }
@@ -207,81 +230,4 @@ fn spawn(command: &[String]) -> Result<Child> {
 fn refused(code: Code, why: &str) -> Reply {
     let outcome = Outcome::Refused(Refused { code, why: why.to_owned() });
     Reply::Answer(Answer { id: Value::Null, outcome })
-}
-
-/// What the threads beside the program share.
-struct Beside {
-    /// Its standard input until it is closed.
-    input: Mutex<Option<ChildStdin>>,
-    /// The daemon writes no more events.
-    daemon_gone: AtomicBool,
-    /// The program wants no more.
-    left: AtomicBool,
-    /// Why the daemon sent it away, if it did.
-    why: Mutex<Option<String>>,
-}
-
-impl Beside {
-    fn input(&self) -> MutexGuard<'_, Option<ChildStdin>> {
-        self.input.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Writes a line to the program; whether it takes any more.
-    fn send(&self, reply: &Reply) -> bool {
-        let mut input = self.input();
-        let taken = input.as_mut().is_some_and(|input| {
-            let written: io::Result<()> = input.write_all(reply.to_line().as_bytes());
-            written.and_then(|()| input.flush()).is_ok()
-        });
-        if !taken {
-            *input = None;
-        }
-        taken
-    }
-
-    /// Passes on what the daemon answers.
-    fn answers(&self, mut lines: BufReader<std::os::unix::net::UnixStream>) {
-        while let Ok(Some(reply)) = next(&mut lines) {
-            match reply {
-                Reply::Answer(_) => {
-                    self.send(&reply);
-                }
-                Reply::End { why } => {
-                    *self.why.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-                }
-                _ => {}
-            }
-        }
-        self.daemon_gone.store(true, Ordering::SeqCst);
-    }
-
-    /// Passes on events until the log is over or the program takes no more.
-    fn events(&self, log: &FileLog, mut feed: Feed, last: Seq) -> Result<()> {
-        let mut catching_up = true;
-        while !self.left.load(Ordering::SeqCst) {
-            let gone = self.daemon_gone.load(Ordering::SeqCst);
-            let read = feed.next(log as &dyn Log)?;
-            let dry = read.is_none();
-            for recorded in read.into_iter().flatten() {
-                if !self.send(&Reply::Event(Box::new(recorded))) {
-                    return Ok(());
-                }
-            }
-            if catching_up && (dry || feed.after() >= last) {
-                catching_up = false;
-                self.send(&Reply::CaughtUp(last));
-            }
-            if dry && gone {
-                let said = self.why.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let why = said.unwrap_or_else(|| "the daemon ended".to_owned());
-                self.send(&Reply::End { why });
-                *self.input() = None;
-                return Ok(());
-            }
-            if dry {
-                std::thread::sleep(POLL);
-            }
-        }
-        Ok(())
-    }
 }

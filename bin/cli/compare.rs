@@ -7,11 +7,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use events::ids::RunId;
 use serde_json::{Value, json};
-use store::OpenMode;
 
 use crate::compare::{Comparison, Course, Difference, Figure, compare, drawing};
 use crate::exit::Exit;
-use crate::runs::{home_to_read, pick};
+use crate::runs::{home_to_read, log_to_read, pick};
 
 /// `kernelzero compare`.
 #[derive(Debug, Args)]
@@ -34,7 +33,7 @@ pub struct Arguments {
 pub fn run(dir: &Path, arguments: &Arguments) -> Result<Exit> {
     let home = home_to_read(dir)?;
     let read = |run: &RunId| -> Result<Course> {
-        Course::read(&home.open_run(pick(&home, Some(*run))?, OpenMode::ReadOnly)?)
+        Course::read(&log_to_read(&home, pick(&home, Some(*run))?)?)
     };
     let courses = arguments.runs.iter().map(read).collect::<Result<Vec<_>>>()?;
     let first = &courses[0];

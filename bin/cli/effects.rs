@@ -7,7 +7,7 @@ use actors::ports::Engine;
 use anyhow::Result;
 use events::ids::RunId;
 use serde_json::{Value, json};
-use store::{BlobDir, OpenMode};
+use store::BlobDir;
 
 use super::judging::standalone;
 use crate::audit::Since;
@@ -15,7 +15,7 @@ use crate::effects::{Count, Effects, Kind, Outcome, Sampling, World, effects};
 use crate::engine::ChildEngine;
 use crate::exit::Exit;
 use crate::host::HostConfig;
-use crate::runs::home_to_read;
+use crate::runs::{home_to_read, log_to_read};
 use crate::shown;
 
 /// Does a sample of a run's effects again, with this machine's judge and engine. The run is only read.
@@ -27,7 +27,7 @@ pub fn redo(
     since: Since,
 ) -> Result<Effects> {
     let home = home_to_read(dir)?;
-    let log = home.open_run(run, OpenMode::ReadOnly)?;
+    let log = log_to_read(&home, run)?;
     let blobs = home.blobs_to_read()?;
     let judge = standalone(host)?;
     let scratch = keck::Scratch::new(&std::env::temp_dir())?;

@@ -12,7 +12,6 @@ use clap::Args;
 use events::event::{NAMES, Recorded};
 use events::ids::{RunId, Seq};
 use serde_json::{Value, json};
-use store::OpenMode;
 
 use super::Which;
 use crate::daemon;
@@ -81,7 +80,7 @@ pub fn log(home: &Path, arguments: &LogArguments) -> Result<Exit> {
     }
     // Without a fold: the log of the judge's service has another one than a run's.
     let home = runs::home_to_read(home)?;
-    let log = home.open_run(runs::pick(&home, arguments.which.run)?, OpenMode::ReadOnly)?;
+    let log = runs::log_to_read(&home, runs::pick(&home, arguments.which.run)?)?;
     let mut next = Seq(arguments.from.max(1));
     let mut left = arguments.limit.unwrap_or(usize::MAX);
     let mut out = std::io::stdout().lock();

@@ -137,6 +137,26 @@ pub struct Pool {
     pub capacity: Positive,
     /// Modules of older rounds in each hundred.
     pub replay_percent: UpTo<100>,
+    /// Who comes first of modules that tell as much. Since 0.1.
+    #[serde(default, skip_serializing_if = "Ties::is_default")]
+    pub ties: Ties,
+}
+
+/// What orders modules that tell as much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ties {
+    /// Ids with the run's name in them: two runs of one seed part. As it was before this setting.
+    #[default]
+    RunId,
+    /// Ids of the place alone: runs of one seed choose alike. All new runs have it.
+    Coordinates,
+}
+
+impl Ties {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How API sets are drawn.
@@ -287,6 +307,14 @@ impl RunConfig {
         if !(-100.0..=0.0).contains(&self.proposer.invalid_reward) {
             return refuse("proposer.invalid-reward: must be between -100 and 0".to_owned());
         }
+        let trials = [("judge", self.judge.trials), ("validator", self.validator.trials)];
+        for (name, trials) in trials.map(|(name, trials)| (name, trials.get())) {
+            if trials > TRIALS_MAX {
+                return refuse(format!(
+                    "{name}.trials: {trials}; at most {TRIALS_MAX} are compared"
+                ));
+            }
+        }
         for (name, actor) in &self.actors {
             let checked = actor.check().and_then(|()| self.can_set(actor));
             checked.map_err(|why| BadConfig(format!("actors.{name}: {why}")))?;
@@ -323,6 +351,9 @@ impl RunConfig {
 /// Samples of a step at most: far beyond what anyone draws, and still planned in a moment.
 const SAMPLES_MAX: u64 = 1 << 20;
 
+/// Inputs that one module or kernel is tried on at most: each is held in memory.
+const TRIALS_MAX: u32 = 100;
+
 /// A complete config with the paper's settings, for tests of this workspace.
 #[doc(hidden)]
 pub const EXAMPLE: &str = include_str!("config/example.toml");
@@ -330,6 +361,17 @@ pub const EXAMPLE: &str = include_str!("config/example.toml");
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trials_are_bounded() {
+        for name in ["judge", "validator"] {
+            let config = RunConfig::parse(EXAMPLE).unwrap();
+            config.with(&format!("{name}.trials"), Some("100")).unwrap();
+            let error =
+                config.with(&format!("{name}.trials"), Some("101")).unwrap_err().to_string();
+            assert!(error.contains("at most 100 are compared"), "{error}");
+        }
+    }
 
     #[test]
     fn a_config_from_before_the_extractors_keeps_its_text_and_its_meaning() {

@@ -130,8 +130,8 @@ pub struct OpenStep {
 pub struct PoolEntry {
     /// Its id.
     pub module: ModuleId,
-    /// The id that it would have in a run without branches: who is equal otherwise is chosen by it, so
-    /// that a branch chooses as its parent would.
+    /// The id that it would have in a run without branches, by [`crate::config::Ties`] with the run's name
+    /// in it or none: who is equal otherwise is chosen by it, so that a branch chooses as its parent would.
     pub rank: ModuleId,
     /// Its code.
     pub source: BlobId,

@@ -124,11 +124,8 @@ impl FileLog {
         let tail = leftover(&log, &view, head)?;
         let mut writer = None;
         if own {
-            let holds = view.last > before.0 || tail.is_some();
-            if holds && !head_file.path().exists() {
-                let what = "the head kept outside the log is missing, so lost records would not \
-                            show: restore this file, or make it empty to accept the log as it is";
-                return Err(damaged(head_file.path(), 0, view.last, what));
+            if view.last > before.0 || tail.is_some() {
+                spoken_for(&head_file, view.last)?;
             }
             if let Some(tail) = &tail {
                 cut_off(tail, &view)?;
@@ -154,6 +151,13 @@ impl FileLog {
             index,
             _lock: lock,
         })
+    }
+
+    /// Fails if the head file is gone, without which lost records do not show. For who is about to make
+    /// something of the log that looks whole.
+    pub fn require_head(&self) -> Result<(), LogError> {
+        let view = self.own_view()?;
+        if view.last > view.before { spoken_for(&self.head_file, view.last) } else { Ok(()) }
     }
 
     /// What opening found.
@@ -276,6 +280,16 @@ fn bound(dir: &Path, mode: OpenMode, head: Option<Head>) -> u64 {
         Some(head) if mode == OpenMode::ReadOnly && owner(dir).is_some() => head.seq,
         _ => u64::MAX,
     }
+}
+
+/// Fails if there is no file that could name record `last`.
+fn spoken_for(head_file: &HeadFile, last: u64) -> Result<(), LogError> {
+    if head_file.path().exists() {
+        return Ok(());
+    }
+    let what = "the head kept outside the log is missing, so lost records would not \
+                show: restore this file, or make it empty to accept the log as it is";
+    Err(damaged(head_file.path(), 0, last, what))
 }
 
 fn compare(

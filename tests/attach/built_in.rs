@@ -225,6 +225,7 @@ fn a_mirror_notes_where_another_judge_finds_otherwise() {
     eye.until_events("all notes", |events| {
         events.iter().filter(|r| r.event.name() == "Noted").count() == wanted
     });
+    eye.until_event("the end of the broken one", |r| r.event.name() == "ActorDetached");
     drop(recorded);
     let recorded = hall.events();
     let notes = names(&recorded, "mirror").iter().filter(|name| **name == "Noted").count();

@@ -157,6 +157,7 @@ fn an_actor_in_rust_changes_what_later_rounds_draw() {
         what: "an example".into(),
         after: Seq(0),
         filter: Curriculum::new(0.0, 0).filter(),
+        key: None,
     };
     let Connection { mut lines, mut stream, .. } =
         Connection::open(&hall.run_dir(), &hello).unwrap();
@@ -184,6 +185,22 @@ fn an_actor_in_rust_changes_what_later_rounds_draw() {
     assert_eq!(actor.join().unwrap().refused, Vec::<String>::new());
     let did = named(&recorded, "curriculum");
     assert_eq!(did, ["ActorAttached", "SettingPlanned", "ActorDetached"]);
+}
+
+/// It would never know that it was sent away, nor would whoever attached it.
+#[test]
+fn a_program_that_does_not_read_is_ended_when_it_is_sent_away() {
+    let hall = Hall::new(&config(4));
+    let talks = "while True: print('{\"intent\": \"note\", \"text\": \"on and on\"}', flush=True)";
+    let python = python().to_str().unwrap().to_owned();
+    let (home, run) = (hall.home.dir().to_owned(), hall.run.to_string());
+    let attached = std::thread::spawn(move || {
+        crate::cli::kernelzero(&home, &["attach", "--name", "deaf", "--", &python, "-c", talks])
+    });
+    hall.eye().until_events("its notes", |events| events.len() > 20);
+    ends_with(&hall.call(&["detach", &run, "deaf"]), 0, "deaf is sent away");
+    ends_with(&attached.join().unwrap(), 3, "the daemon ended it");
+    hall.drive(|_| {});
 }
 
 #[test]

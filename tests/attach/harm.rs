@@ -90,8 +90,12 @@ fn so_many_may_be_attached_and_no_more() {
     late.say(greet);
     let why = late.hear()["end"]["why"].as_str().unwrap().to_owned();
     assert!(why.contains("32 actors are attached"), "{why}");
+    let mut like = Line::raw(&hall);
+    like.say(r#"{"hello": {"protocol": 1, "name": "operator-1"}}"#);
+    let why = like.hear()["end"]["why"].as_str().unwrap().to_owned();
+    assert!(why.contains("kernelzero's own commands"), "{why}");
     // Who connects and says nothing takes none of the operators' places for long, and not all at once.
-    let silent: Vec<Line> = (0..6).map(|_| Line::raw(&hall)).collect();
+    let silent: Vec<Line> = (0..60).map(|_| Line::raw(&hall)).collect();
     ends_with(&hall.call(&["set", "coder.beta=0.4"]), 0, "coder.beta = 0.4 from round 1");
     ends_with(&hall.call(&["status"]), 0, "planned");
     let run = hall.run.to_string();

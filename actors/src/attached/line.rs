@@ -82,6 +82,9 @@ pub struct Hello {
     /// Which of them.
     #[serde(default)]
     pub filter: Filter,
+    /// What an operator's command finds beside the socket, and no other needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// What an intent or a question came to, with the `id` that it had.

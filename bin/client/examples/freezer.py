@@ -10,6 +10,8 @@ import sys
 
 from kernelzero_attach import attach
 
+if len(sys.argv) < 3:
+    sys.exit(__doc__)
 policy, step = sys.argv[1], int(sys.argv[2])
 actor = attach()
 if "--ahead" in sys.argv[3:]:

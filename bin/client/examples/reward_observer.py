@@ -10,6 +10,8 @@ import sys
 
 from kernelzero_attach import Gone, attach
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 actor = attach()
 rewards = []
 with open(sys.argv[1], "w", buffering=1) as out:

@@ -27,6 +27,8 @@ def ask():
 
 
 for event in actor:
+    if event.name != "ApisSampled":
+        continue
     drawn.update(event.body["apis"])
     # The first set of a step that has just opened: time to ask for the next one.
     if event.seq > actor.last and event.body["index"] == 0:

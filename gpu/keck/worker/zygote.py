@@ -29,6 +29,8 @@ def visible_folders():
     if os.path.exists("/dev/nvidiactl"):
         wanted += ["/sys", "/run/nvidia-persistenced"]
         wanted += os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    # What a link leads to as well: the link alone would lead nowhere.
+    wanted += [os.path.realpath(path) for path in wanted if path]
     found = []
     for path in sorted({p for p in wanted if p and os.path.isdir(p)}):
         inside = any(path.startswith(f + "/") and not os.path.islink(f) for f in found)

@@ -8,6 +8,7 @@ use events::ids::{BlobId, Digest};
 use events::log::LogError;
 
 use super::References;
+use super::stage::sweep;
 use crate::blob_lock::BlobLock;
 use crate::disk;
 use crate::error::io;
@@ -34,7 +35,8 @@ pub struct Collected {
 ///
 /// A blob is stored before the event that names it, so nobody else may have the blobs open: refused
 /// as `Owned` or `InUse` otherwise. Who opens them meanwhile waits. Refused too if a log is damaged. Killed in
-/// the middle, some blobs are gone and some are not; both are fine. A dry run takes no lock.
+/// the middle, some blobs are gone and some are not; both are fine. A dry run takes no lock. What killed
+/// imports have left goes too.
 pub fn gc(home: &Home, age: Duration, dry_run: bool) -> Result<Collected, LogError> {
     let dir = home.dir().join("blobs");
     let mut owners = Vec::new();
@@ -50,6 +52,9 @@ pub fn gc(home: &Home, age: Duration, dry_run: bool) -> Result<Collected, LogErr
     if let Some(None) = lock {
         let by = "a command that reads or writes blobs, such as a backup";
         return Err(LogError::InUse { path: dir.display().to_string(), by });
+    }
+    if !dry_run {
+        sweep(home.dir())?;
     }
     let named = References::of_home(home)?;
     let mut collected = Collected::default();

@@ -11,7 +11,7 @@ use events::log::{Blobs, LogError};
 
 use super::References;
 use super::archive::{MANIFEST, MANIFEST_MAX, Manifest, Member};
-use super::stage::Stage;
+use super::stage::{IMPORT, Stage};
 use crate::blob_file::{Failed, copy};
 use crate::disk;
 use crate::error::{io, refused};
@@ -121,7 +121,7 @@ fn unpack(
     let run = manifest.runs.last().ok_or_else(|| bad(from, "it holds no run"))?.run;
     require_new(home, run)?;
     let runs: BTreeSet<RunId> = manifest.runs.iter().map(|line| line.run).collect();
-    let stage = Stage::create(home.dir().join(format!("import-{run}")))?;
+    let stage = Stage::create(home.dir().join(format!("{IMPORT}{run}")))?;
     for entry in entries {
         let mut entry = entry.map_err(|e| reading(from, e))?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();

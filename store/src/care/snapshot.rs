@@ -37,6 +37,7 @@ impl Snapshot {
     /// Reads and checks the run's own records, and adds the blobs that they name to `needed`.
     pub fn take(home: &Home, run: RunId, needed: &mut References) -> Result<Self, LogError> {
         let log: FileLog = home.open_run(run, OpenMode::ReadOnly)?;
+        log.require_head()?;
         let view = log.own_view()?;
         needed.add_up_to(&log, view.before + 1, view.last)?;
         let mut parts = Vec::new();

@@ -65,6 +65,28 @@ impl Drop for Stage {
     }
 }
 
+/// How the folders in a home begin in which imports are made.
+pub(crate) const IMPORT: &str = "import-";
+
+/// Removes what killed imports have left in `home`. What somebody makes just now stays.
+pub(crate) fn sweep(home: &Path) -> Result<(), LogError> {
+    let failed = io("cannot list", home);
+    for entry in fs::read_dir(home).map_err(&failed)? {
+        let name = entry.map_err(&failed)?.file_name();
+        let Some(name) = name.to_str().filter(|name| name.starts_with(IMPORT)) else { continue };
+        let left = home.join(name.strip_suffix(".lock").unwrap_or(name));
+        // Its own file goes away with it.
+        let Ok(_alone) = PlaceLock::of(&left) else { continue };
+        match disk::remove_dir_all(&left) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(io("cannot remove", &left)(e));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// The folder beside `to` in which it is made.
 pub(crate) fn beside(to: &Path) -> Result<PathBuf, LogError> {
     let Some(name) = to.file_name() else {

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::settings::opened;
 use super::{Outcome, in_step, open_role, refuse, require};
+use crate::config::Ties;
 use crate::event::{ModuleScore, Scores, Update, Validity, Verdict};
-use crate::ids::{ApiSetId, GroupId, ModuleId, PolicyVersion, Seq, StepRef};
+use crate::ids::{ApiSetId, GroupId, ModuleId, PolicyVersion, RunId, Seq, StepRef};
 use crate::state::{OpenStep, PoolEntry, Position, RunState, ScoredGroup, Tally};
 
 pub(super) fn scored(
@@ -90,7 +91,11 @@ impl PoolEntry {
         let correct = verdicts.iter().filter(|v| v.is_correct()).count();
         let (step, set) = (open_role(state)?, state.open.sets.get(&entry.set)?);
         let index = set.modules.iter().find(|(_, other)| **other == module).map(|(at, _)| *at)?;
-        let first = ApiSetId::at(*state.lineage.first()?, step, entry.set);
+        let run = match state.config.as_ref()?.coder.pool.ties {
+            Ties::RunId => *state.lineage.first()?,
+            Ties::Coordinates => RunId::new(0, [0; 10]),
+        };
+        let first = ApiSetId::at(run, step, entry.set);
         (judged > 0).then_some(PoolEntry {
             module,
             rank: ModuleId::at(first, step, index),

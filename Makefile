@@ -29,6 +29,7 @@ kill-storm: build nextest
 lint: setup
 	cargo fmt --all --check
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+	cargo clippy --release --locked --manifest-path benches/log/Cargo.toml -- -D warnings
 
 build: setup
 	cargo build --release --locked --workspace

@@ -22,6 +22,10 @@ use crate::common::{HashEngine, HashJudge, config};
 struct WordyJudge;
 
 impl Judge for WordyJudge {
+    fn purity_policy(&self) -> u32 {
+        HashJudge.purity_policy()
+    }
+
     fn module_source(&self, source: &str, tracked: &BTreeSet<String>) -> SourceReport {
         HashJudge.module_source(source, tracked)
     }

@@ -89,7 +89,7 @@ fn a_worker_that_the_machine_ends_is_judged_again() {
     let (module, kernel) = (case("reference", "leaky_scale"), case("kernels", "honest_leaky"));
     measure(&judge, &module, &kernel);
     let before = processes(scratch.path());
-    let slow = misbehaving("import time\ntime.sleep(2)");
+    let slow = misbehaving("import time\ntime.sleep(5)");
     let found = std::thread::scope(|scope| {
         let running = scope.spawn(|| measure(&judge, &module, &slow));
         let started = Instant::now();
@@ -102,7 +102,7 @@ fn a_worker_that_the_machine_ends_is_judged_again() {
             std::thread::sleep(Duration::from_millis(5));
         };
         // By now it is ready and sleeps.
-        std::thread::sleep(Duration::from_secs(1));
+        std::thread::sleep(Duration::from_millis(2500));
         // SAFETY: a signal to a process that this test started.
         unsafe { libc::kill(worker, libc::SIGKILL) };
         running.join().unwrap()

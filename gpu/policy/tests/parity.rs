@@ -58,7 +58,7 @@ fn agrees(fixture: &str) {
         assert_eq!(found.len(), gradients.len());
         for (name, wanted) in &gradients {
             let difference = common::relative(&found[name], wanted);
-            let tolerance = if kind == Kind::Float { 2e-5 } else { 6e-2 };
+            let tolerance = if kind == Kind::Float { 1e-5 } else { 6e-2 };
             assert!(difference < tolerance, "{fixture} {kind:?}: {name} differs by {difference}");
         }
     }

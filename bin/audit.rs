@@ -21,7 +21,7 @@ use events::log::{Log, LogError};
 use events::rules::audit::{Agreement, Auditor, Evidence};
 use events::rules::intent::may;
 use events::state::RunState;
-use store::{FileLog, OpenMode};
+use store::{FileLog, HeadState, OpenMode};
 
 pub use self::evidence::Stored;
 use self::report::is_by_rules;
@@ -46,6 +46,13 @@ pub fn audit(
     let log = home.open_run(run, OpenMode::ReadOnly)?;
     log.require_head()?;
     let mut report = audit_log(&log, &Stored::new(home.blobs_to_read()?), since)?;
+    // The file is there, so it was made empty: that accepts the log for going on, not for an audit.
+    if log.recovery().outside == HeadState::Missing {
+        report.find(
+            "the head kept outside the log is missing: an edit that was chained anew would not show"
+                .to_owned(),
+        );
+    }
     if expected_head.is_some_and(|expected| expected != report.head.1) {
         report.find(format!("the head is {}, not what was kept elsewhere", report.head.1));
     }

@@ -173,7 +173,10 @@ fn an_owner_keeps_others_from_what_it_may_be_writing() {
     let copy = folder.path().join("copy");
     ends_with(&kernelzero(&place, &["backup", copy.to_str().unwrap()]), 0, "copied to");
     drop(owner);
-    std::fs::remove_file(home.dir().join("heads").join(run().to_string())).unwrap();
+    let head = home.dir().join("heads").join(run().to_string());
+    std::fs::write(&head, "").unwrap();
+    ends_with(&kernelzero(&place, &["audit"]), 1, "chained anew would not show");
+    std::fs::remove_file(head).unwrap();
     ends_with(&kernelzero(&place, &["log", "verify"]), 4, "is missing");
     // Whatever is made of such a log would look whole.
     let (other, archive) = (folder.path().join("other"), folder.path().join("r.kz"));
